@@ -1,0 +1,64 @@
+"""The pipeline on one screen: trace, fuse, assign, lay out one arena.
+
+Needs no device. What comes out is bound to memory by the executable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cugraphs.arena import Arena
+from cugraphs.buffer_assignment import BufferAssignment, assign_buffers
+from cugraphs.fusion import fuse
+from cugraphs.interpreter import TEMPORARIES
+from cugraphs.program import Kind, Program
+from cugraphs.trace import Tracer
+
+Step = Callable[[Tracer], None]
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A fused program and the verified place of each of its temporaries."""
+
+    program: Program
+    assignment: BufferAssignment
+
+
+def plan_program(name: str, step: Step) -> PlannedProgram:
+    """Trace ``step``, fuse, and assign its temporaries.
+
+    Args:
+        name: of the program, in dumps and errors.
+        step: records the step on the tracer and marks its outputs.
+
+    Raises:
+        TypeError, ValueError: a call in ``step`` does not fit its kernel.
+    """
+    tracer = Tracer(name)
+    step(tracer)
+    program = fuse(tracer.program)
+    assignment = assign_buffers(program)
+    assignment.verify(program)
+    return PlannedProgram(program, assignment)
+
+
+def plan_arena(planned: Sequence[PlannedProgram]) -> Arena:
+    """One arena for all programs: inputs, outputs, and one space for temporaries.
+
+    Inputs and outputs of one name are the same memory in every program, sized for the largest.
+    One step runs at a time, so all programs share the temporaries' space; a further program that
+    is not larger than the largest adds no byte.
+    """
+    sizes: dict[str, int] = {}
+    for kind, prefix in ((Kind.INPUT, "inputs/"), (Kind.OUTPUT, "outputs/")):
+        for plan in planned:
+            for buffer in plan.program.of_kind(kind):
+                name = prefix + buffer.name
+                sizes[name] = max(sizes.get(name, 0), buffer.type.nbytes)
+    sizes[TEMPORARIES] = max((plan.assignment.arena_bytes for plan in planned), default=0)
+    arena = Arena()
+    for name, nbytes in sizes.items():
+        arena.add(name, nbytes)
+    return arena

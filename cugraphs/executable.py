@@ -1,0 +1,95 @@
+"""One program bound to memory: arena views for inputs, outputs and temporaries, and run.
+
+A program is planned at its largest row count. ``bind`` cuts shorter views at the same offsets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cugraphs.arena import Arena
+from cugraphs.compiler import PlannedProgram
+from cugraphs.interpreter import TEMPORARIES, BoundOp, bind_ops, check_array, run_ops
+from cugraphs.kernel import Array
+from cugraphs.program import Buffer, Kind
+
+MAX_BINDINGS = 64  # bound sizes kept per program; every decode rung fits, prefill sizes come and go
+
+
+@dataclass(frozen=True)
+class BoundProgram:
+    """A program at one set of sizes: its ops with their arrays, its inputs and outputs by name."""
+
+    ops: list[BoundOp]
+    inputs: dict[str, Array]
+    outputs: dict[str, Array]
+
+
+class Executable:
+    """Runs one planned program on the CPU, in an arena."""
+
+    def __init__(
+        self,
+        planned: PlannedProgram,
+        arena: Arena,
+        weights: Mapping[str, Array],
+        state: Mapping[str, Array],
+        *,
+        poison: bool = False,
+    ) -> None:
+        """Bind weights and state by name.
+
+        Args:
+            planned: from the compiler; the arena was planned for it and is allocated.
+            arena: holds the inputs, outputs and temporaries.
+            weights: an array for every WEIGHT buffer; more are fine.
+            state: an array for every STATE buffer.
+            poison: fill temporaries with NaN bytes after their last use (tests, debugging).
+
+        Raises:
+            ValueError: an array is missing or has another shape or dtype than its buffer.
+        """
+        self.planned = planned
+        self._arena = arena
+        self._poison = poison
+        self._fixed: dict[Buffer, Array] = {}
+        self._bindings: OrderedDict[tuple[tuple[str, int], ...], BoundProgram] = OrderedDict()
+        for kind, arrays in ((Kind.WEIGHT, weights), (Kind.STATE, state)):
+            for buffer in planned.program.of_kind(kind):
+                check_array(buffer, arrays.get(buffer.name), {})
+                self._fixed[buffer] = arrays[buffer.name]
+
+    def bind(self, sizes: Mapping[str, int]) -> BoundProgram:
+        """The program at these sizes; made once per sizes and kept while recently used."""
+        key = tuple(sorted(sizes.items()))
+        if key in self._bindings:
+            self._bindings.move_to_end(key)
+            return self._bindings[key]
+        arrays = dict(self._fixed)
+        inputs, outputs = {}, {}
+        for buffer in self.planned.program.of_kind(Kind.INPUT, Kind.OUTPUT, Kind.TEMP):
+            type_ = buffer.type.bind(sizes)
+            if buffer.kind is Kind.TEMP:
+                offset = self.planned.assignment.offsets[buffer]
+                arrays[buffer] = self._arena.view(TEMPORARIES, type_, offset)
+            elif buffer.kind is Kind.INPUT:
+                arrays[buffer] = inputs[buffer.name] = self._arena.view(
+                    f"inputs/{buffer.name}", type_
+                )
+            else:
+                arrays[buffer] = outputs[buffer.name] = self._arena.view(
+                    f"outputs/{buffer.name}", type_
+                )
+        bound = BoundProgram(bind_ops(self.planned.program, arrays), inputs, outputs)
+        self._bindings[key] = bound
+        if len(self._bindings) > MAX_BINDINGS:
+            self._bindings.popitem(last=False)
+        return bound
+
+    def run(self, sizes: Mapping[str, int]) -> dict[str, Array]:
+        """Run one step over whatever the bound inputs hold now; returns views of the outputs."""
+        bound = self.bind(sizes)
+        run_ops(bound.ops, poison=self._poison)
+        return bound.outputs

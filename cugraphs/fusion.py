@@ -1,0 +1,98 @@
+"""Which runs of ops become one kernel. Rules are declared; the model stays in plain ops.
+
+A fused program interprets to the same numbers as the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cugraphs.kernel import Kernel
+from cugraphs.kernels import ADD, ADD_RMS_NORM, RMS_NORM
+from cugraphs.program import Buffer, Kind, Op, Program
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Replace a run of consecutive ops by one launch of ``fused``.
+
+    Args:
+        run: the kernels of the run, in order.
+        fused: the kernel that does the work of all of them.
+        operands: for each operand of ``fused``, (index in the run, operand name) of its buffer.
+        links: pairs of operands that must be the same buffer, as (index, name), (index, name).
+            A run that is not linked so is left alone.
+    """
+
+    run: tuple[Kernel, ...]
+    fused: Kernel
+    operands: tuple[tuple[int, str], ...]
+    links: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+
+
+RULES = (
+    Rule(
+        run=(ADD, RMS_NORM),
+        fused=ADD_RMS_NORM,
+        operands=((0, "out"), (1, "out"), (0, "a"), (0, "b"), (1, "weight")),
+        links=(((0, "out"), (1, "x")),),
+    ),
+)
+
+
+def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
+    """The program with every run that a rule matches replaced, first rule first.
+
+    The new program shares its buffers with the old one; a temporary that lived only inside a
+    fused run is dropped.
+    """
+    uses: dict[Buffer, int] = {}
+    for op in program.ops:
+        for buffer in op.operands:
+            uses[buffer] = uses.get(buffer, 0) + 1
+    ops: list[Op] = []
+    index = 0
+    while index < len(program.ops):
+        for rule in rules:
+            run = program.ops[index : index + len(rule.run)]
+            fused = _apply(rule, run, uses)
+            if fused is not None:
+                ops.append(fused)
+                index += len(run)
+                break
+        else:
+            ops.append(program.ops[index])
+            index += 1
+    used = {buffer for op in ops for buffer in op.operands}
+    buffers = [b for b in program.buffers if b in used or b.kind is not Kind.TEMP]
+    return Program(program.name, buffers, ops, program.dims)
+
+
+def _apply(rule: Rule, run: Sequence[Op], uses: dict[Buffer, int]) -> Op | None:
+    """The fused op, or None where the rule does not match this run."""
+    if tuple(op.kernel for op in run) != rule.run:
+        return None
+    named = {
+        (index, operand.name): buffer
+        for index, op in enumerate(run)
+        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+    }
+    if any(named[left] is not named[right] for left, right in rule.links):
+        return None
+    operands = tuple(named[key] for key in rule.operands)
+    inner: dict[Buffer, int] = {}
+    for op in run:
+        for buffer in op.operands:
+            inner[buffer] = inner.get(buffer, 0) + 1
+    for op in run:
+        for buffer in op.written:
+            # A buffer that the fused kernel does not write must not be needed outside the run.
+            if buffer not in operands and (
+                buffer.kind is not Kind.TEMP or uses[buffer] > inner[buffer]
+            ):
+                return None
+    attrs = {key: value for op in run for key, value in op.attrs.items()}
+    types = [buffer.type for buffer in operands[len(rule.fused.produced) :]]
+    _, axes = rule.fused.infer(types, attrs)
+    return Op(rule.fused, operands, attrs, axes)

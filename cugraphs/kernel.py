@@ -1,0 +1,314 @@
+"""What a kernel is: operands with named axes, a launcher, a NumPy reference, a cost and cases.
+
+This module knows nothing about CuPy, programs or models, so a kernel's module can be imported,
+checked and run through its reference on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Axes = Mapping[str, int]
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "int32": np.dtype(np.int32),
+    "uint32": np.dtype(np.uint32),
+    "uint8": np.dtype(np.uint8),
+}
+
+
+class Access(enum.Enum):
+    """How a launch touches an operand."""
+
+    READ = "read"
+    WRITE = "write"  # every element is overwritten; the old contents are not read
+    UPDATE = "update"  # read and written in place (the KV cache)
+
+
+class Dim(int):
+    """A leading axis whose size is chosen when the program is bound, at most ``int(dim)``.
+
+    It behaves as the int of its maximum, so a program is traced and planned at its largest row
+    count. ``dim + 1`` is the axis that is always one longer (``query_start_loc``).
+    """
+
+    name: str
+    offset: int
+
+    def __new__(cls, name: str, maximum: int, offset: int = 0) -> Dim:
+        """Make the axis ``name``, at most ``maximum`` (+ ``offset``) long.
+
+        Raises:
+            ValueError: ``maximum`` is below 1.
+        """
+        if maximum < 1:
+            raise ValueError(f"Dim: maximum of {name!r} is {maximum}, expected at least 1")
+        self = super().__new__(cls, maximum + offset)
+        self.name = name
+        self.offset = offset
+        return self
+
+    def __add__(self, other: int) -> Dim:
+        """The axis that is ``other`` longer than this one at every binding."""
+        return Dim(self.name, int(self) - self.offset, self.offset + other)
+
+    def __str__(self) -> str:
+        """``rows`` or ``seqs+1``."""
+        return f"{self.name}+{self.offset}" if self.offset else self.name
+
+    def __repr__(self) -> str:
+        """``rows<=64``."""
+        return f"{self}<={int(self)}"
+
+
+def bind_axis(size: int, sizes: Mapping[str, int]) -> int:
+    """The bound size of an axis: a :class:`Dim` is looked up in ``sizes``, an int is itself.
+
+    Raises:
+        ValueError: the size is missing, negative, or above the dim's maximum.
+    """
+    if not isinstance(size, Dim):
+        return size
+    if size.name not in sizes:
+        raise ValueError(f"bind: no size is given for axis {size.name!r}, expected one of {size!r}")
+    bound = sizes[size.name] + size.offset
+    if not size.offset <= bound <= int(size):
+        raise ValueError(
+            f"bind: axis {size.name!r} is {sizes[size.name]}, "
+            f"expected 0 to {int(size) - size.offset}; "
+            "trace the program at a larger maximum"
+        )
+    return bound
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One array argument. Axis names shared between operands must agree in size.
+
+    Args:
+        name: the parameter's name in ``launch``, ``reference`` and the ``__global__`` function.
+        shape: axis names; ``"2*inter"`` is twice the axis ``inter``, ``"seqs+1"`` one more.
+        dtype: a :data:`DTYPES` key, or ``"T"``: the one dtype that all ``"T"`` operands share.
+        access: how the launch touches it.
+        optional: may be left out; only the last operands can be.
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    dtype: str
+    access: Access = Access.READ
+    optional: bool = False
+
+    @cached_property
+    def axes(self) -> tuple[tuple[int, str, int], ...]:
+        """``(scale, name, offset)`` of each axis."""
+        return tuple(_parse_axis(axis) for axis in self.shape)
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """Shape and dtype of an array; a leading :class:`Dim` is an axis that is bound later."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes at the largest binding."""
+        size = DTYPES[self.dtype].itemsize
+        for axis in self.shape:
+            size *= int(axis)
+        return size
+
+    def bind(self, sizes: Mapping[str, int]) -> ArrayType:
+        """The same type with every :class:`Dim` replaced by its size."""
+        return ArrayType(tuple(bind_axis(axis, sizes) for axis in self.shape), self.dtype)
+
+    def __str__(self) -> str:
+        """``bfloat16[rows, 4096]``."""
+        return f"{self.dtype}[{', '.join(str(axis) for axis in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work of one launch: bytes that must cross device memory once, and flops."""
+
+    bytes_accessed: int
+    flops: int
+
+    def __add__(self, other: Cost) -> Cost:
+        """The work of both."""
+        return Cost(self.bytes_accessed + other.bytes_accessed, self.flops + other.flops)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One set of inputs that every form of a kernel must get right.
+
+    Args:
+        name: says what is special about it (``"one_row"``, ``"padding_rows"``).
+        make: ``make(rng, dtype)`` returns the UPDATE and READ arrays in operand order; floating
+            arrays that are ``"T"`` have ``dtype``.
+        attrs: the kernel's scalars.
+    """
+
+    name: str
+    make: Callable[[np.random.Generator, np.dtype[Any]], tuple[Array, ...]]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A kernel and everything the project derives from it.
+
+    One order everywhere: ``operands``, the parameters of ``launch`` and of the ``__global__``
+    function are written ones first, then read ones, then the scalars. ``reference`` takes the
+    UPDATE and READ arrays in that order and the scalars by name, returns the WRITE results as a
+    tuple in that order, and modifies UPDATE arrays in place.
+
+    Args:
+        name: the stem of its files.
+        operands: its array arguments.
+        reference: pure NumPy; computes in float32, in float64 when given float64.
+        cost: ``cost(axes, dtype, **scalars)``: the work at those axis sizes.
+        cases: inputs to prove every form of the kernel on.
+        check: ``check(axes, **scalars)`` raises ValueError for sizes that the kernel does not take.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    reference: Callable[..., tuple[Array, ...]]
+    cost: Callable[..., Cost]
+    cases: tuple[Case, ...] = ()
+    check: Callable[..., None] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses an operand order that the rest of the project could not follow."""
+        ranks = [o.access is Access.READ for o in self.operands]
+        if ranks != sorted(ranks):
+            raise ValueError(f"{self.name}: a written operand follows a read one")
+        optional = [o.optional for o in self.operands]
+        if optional != sorted(optional) or any(
+            o.optional and o.access is not Access.READ for o in self.operands
+        ):
+            raise ValueError(f"{self.name}: only the last READ operands can be optional")
+
+    @cached_property
+    def supplied(self) -> tuple[Operand, ...]:
+        """Operands that the caller passes (READ and UPDATE)."""
+        return tuple(o for o in self.operands if o.access is not Access.WRITE)
+
+    @cached_property
+    def produced(self) -> tuple[Operand, ...]:
+        """Operands that the call creates (WRITE)."""
+        return tuple(o for o in self.operands if o.access is Access.WRITE)
+
+    def infer(
+        self, types: Sequence[ArrayType], attrs: Mapping[str, Any]
+    ) -> tuple[list[ArrayType], dict[str, int]]:
+        """Check the supplied types and derive the produced ones.
+
+        Args:
+            types: of the UPDATE and READ operands in order; optional ones may be left out.
+            attrs: the scalars; an axis that no supplied operand has takes its size from here.
+
+        Returns:
+            The types of the WRITE operands, and the size of every axis.
+
+        Raises:
+            TypeError: wrong number of operands, or a dtype that the kernel does not take.
+            ValueError: a rank or an axis disagrees; the message names both operands.
+        """
+        required = sum(not o.optional for o in self.supplied)
+        if not required <= len(types) <= len(self.supplied):
+            names = ", ".join(o.name for o in self.supplied)
+            raise TypeError(
+                f"{self.name}: got {len(types)} operands, expected {required} ({names})"
+            )
+        axes: dict[str, int] = {}
+        owner: dict[str, str] = {}
+        t_dtype: str | None = None
+        for operand, array in zip(self.supplied, types, strict=False):
+            if len(array.shape) != len(operand.shape):
+                raise ValueError(
+                    f"{self.name}: {operand.name} has shape {list(array.shape)}, "
+                    f"expected axes [{', '.join(operand.shape)}]"
+                )
+            for (scale, name, offset), size in zip(operand.axes, array.shape, strict=True):
+                base = self._base_size(operand, scale, name, offset, size)
+                known = axes.setdefault(name, base)
+                owner.setdefault(name, operand.name)
+                if known != base or str(known) != str(base):
+                    raise ValueError(
+                        f"{self.name}: axis {name!r} is {base!r} in {operand.name}, "
+                        f"expected {known!r} as in {owner[name]}"
+                    )
+            expected = operand.dtype
+            if expected == "T":
+                expected = t_dtype = t_dtype or array.dtype
+            if array.dtype != expected:
+                raise TypeError(
+                    f"{self.name}: {operand.name} is {array.dtype}, expected {expected}"
+                )
+        for operand in self.produced:
+            for _, name, _ in operand.axes:
+                if name not in axes:
+                    if name not in attrs:
+                        raise TypeError(f"{self.name}: the scalar {name!r} is missing")
+                    axes[name] = int(attrs[name])
+        if self.check is not None:
+            self.check(axes, **attrs)
+        produced = [
+            ArrayType(
+                tuple(_scaled(scale, axes[name], offset) for scale, name, offset in operand.axes),
+                t_dtype if operand.dtype == "T" and t_dtype else operand.dtype,
+            )
+            for operand in self.produced
+        ]
+        return produced, axes
+
+    def _base_size(self, operand: Operand, scale: int, name: str, offset: int, size: int) -> int:
+        """The size of axis ``name`` when ``scale*name+offset`` is ``size``."""
+        if offset:
+            size = size + -offset if isinstance(size, Dim) else size - offset
+        if scale == 1:
+            return size
+        if size % scale:
+            raise ValueError(
+                f"{self.name}: {operand.name} axis '{scale}*{name}' is {size}, "
+                f"expected a multiple of {scale}"
+            )
+        return size // scale
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that a reference computes in: float64 for float64, float32 for all others."""
+    return DTYPES["float64"] if dtype == DTYPES["float64"] else DTYPES["float32"]
+
+
+def _scaled(scale: int, size: int, offset: int) -> int:
+    if scale != 1:
+        size = scale * size
+    return size + offset if offset else size
+
+
+@cache
+def _parse_axis(axis: str) -> tuple[int, str, int]:
+    """``"2*inter"`` is (2, "inter", 0), ``"seqs+1"`` is (1, "seqs", 1)."""
+    scale, star, rest = axis.partition("*")
+    if not star:
+        scale, rest = "1", axis
+    name, _, offset = rest.partition("+")
+    return int(scale), name, int(offset or 0)

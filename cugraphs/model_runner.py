@@ -1,0 +1,151 @@
+"""Turns scheduled chunks into steps: plans and binds the programs, fills inputs, reads tokens.
+
+The model arrives as an argument; this module does not know Llama.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from cugraphs.arena import Arena, numpy_bytes
+from cugraphs.compiler import PlannedProgram, plan_arena, plan_program
+from cugraphs.executable import Executable
+from cugraphs.kernel import Array
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.ladder import Ladder
+from cugraphs.program import Buffer
+from cugraphs.step_state import (
+    Chunk,
+    StepInputs,
+    declare_decode_inputs,
+    declare_mixed_inputs,
+    fill_decode,
+    fill_mixed,
+)
+from cugraphs.trace import Tracer
+
+TOKEN_IDS, LOGITS = "next_token_ids", "logits"  # names of the outputs
+
+
+class Model(Protocol):
+    """What the runner asks of a model."""
+
+    def step(self, t: Tracer, inputs: StepInputs, cache: KVCacheShape) -> tuple[Buffer, Buffer]:
+        """Record one forward pass; returns the sampled token ids and the logits."""
+
+
+class StepPlan:
+    """Every program of a model, planned, and the one arena for them. Needs no device."""
+
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCacheShape,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        output_logits: bool = False,
+    ) -> None:
+        """Trace, fuse and assign a decode program per fusion class, and the mixed program.
+
+        Args:
+            model: records the step.
+            cache: sizes of the paged cache.
+            max_num_seqs: the top rung of the ladder.
+            max_num_batched_tokens: rows of the largest mixed step.
+            output_logits: make the logits an output too, and sample from every row.
+        """
+        self.cache = cache
+        self.ladder = Ladder(max_num_seqs)
+        self.max_num_batched_tokens = max_num_batched_tokens
+
+        def finish(t: Tracer, inputs: StepInputs) -> None:
+            token_ids, logits = model.step(t, inputs, cache)
+            t.output(token_ids, TOKEN_IDS)
+            if output_logits:
+                t.output(logits, LOGITS)
+
+        def decode(t: Tracer, rows: int) -> None:
+            finish(t, declare_decode_inputs(t, rows, cache.max_blocks))
+
+        def mixed(t: Tracer) -> None:
+            max_logits = max_num_batched_tokens if output_logits else max_num_seqs
+            sizes = (max_num_batched_tokens, max_num_seqs, max_logits, cache.max_blocks)
+            finish(t, declare_mixed_inputs(t, *sizes))
+
+        self.decode: dict[int, PlannedProgram] = {
+            rows: plan_program(f"decode_{rows}", lambda t, rows=rows: decode(t, rows))
+            for rows in self.ladder.classes
+        }
+        self.mixed: PlannedProgram = plan_program("mixed", mixed)
+
+    @property
+    def programs(self) -> list[PlannedProgram]:
+        """All of them, the decode programs first."""
+        return [*self.decode.values(), self.mixed]
+
+    def arena(self) -> Arena:
+        """The layout of the arena for all programs; nothing is allocated yet."""
+        return plan_arena(self.programs)
+
+
+class ModelRunner:
+    """Runs steps of one model on the CPU."""
+
+    def __init__(
+        self, plan: StepPlan, weights: Mapping[str, Array], *, poison: bool = False
+    ) -> None:
+        """Allocate the arena and the KV pool, and bind every program.
+
+        Args:
+            plan: the planned programs.
+            weights: an array for every weight, by name.
+            poison: fill temporaries with NaN bytes after their last use (tests, debugging).
+        """
+        self.plan = plan
+        self.arena = plan.arena()
+        self.arena.allocate(numpy_bytes)
+        self.state = plan.cache.allocate()
+        self._decode = {
+            rows: Executable(planned, self.arena, weights, self.state, poison=poison)
+            for rows, planned in plan.decode.items()
+        }
+        self._mixed = Executable(plan.mixed, self.arena, weights, self.state, poison=poison)
+        self.replays: dict[int, int] = {rung: 0 for rung in plan.ladder.rungs}
+        self.num_mixed_steps = 0
+        self.num_padding_rows = 0
+
+    def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        """Run one step over ``chunks``.
+
+        One-token chunks that all sample are a decode step at the smallest rung; anything else is
+        a mixed step of exactly its size.
+
+        Returns:
+            The outputs by name, a row for each chunk with ``sample``, in order. They are views of
+            the arena: the next step overwrites them.
+        """
+        if all(len(chunk.token_ids) == 1 and chunk.sample for chunk in chunks):
+            return self._run_decode(chunks)
+        return self._run_mixed(chunks)
+
+    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        rung = self.plan.ladder.rung_for(len(chunks))
+        executable = self._decode[self.plan.ladder.class_for(rung)]
+        sizes = {"rows": rung}
+        fill_decode(executable.bind(sizes).inputs, chunks, self.plan.cache.block_size)
+        outputs = executable.run(sizes)
+        self.replays[rung] += 1
+        self.num_padding_rows += rung - len(chunks)
+        return {name: array[: len(chunks)] for name, array in outputs.items()}
+
+    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        sizes = {
+            "tokens": sum(len(chunk.token_ids) for chunk in chunks),
+            "seqs": len(chunks),
+            "logits": sum(chunk.sample for chunk in chunks),
+        }
+        fill_mixed(self._mixed.bind(sizes).inputs, chunks, self.plan.cache.block_size)
+        self.num_mixed_steps += 1
+        return self._mixed.run(sizes)

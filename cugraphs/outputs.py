@@ -1,0 +1,44 @@
+"""What a request gives back: plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One answer to a prompt.
+
+    Args:
+        index: which of the request's ``n`` samples.
+        text: the generated text, without the prompt and without the stop that ended it.
+        token_ids: the generated tokens; a stop token that ended them is the last.
+        finish_reason: "stop" (EOS, a stop token or string), "length" (max_tokens or the model's
+            limit), "abort", or None while it still runs.
+        stop_reason: the stop token id or stop string that ended it; None for EOS and otherwise.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """A prompt and its answers.
+
+    Args:
+        request_id: given by the engine, rising.
+        prompt: the text, or None if token ids were given.
+        prompt_token_ids: the tokens of the prompt, BOS included.
+        outputs: one per sample.
+        finished: whether every sample has ended.
+    """
+
+    request_id: int
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    outputs: tuple[CompletionOutput, ...]
+    finished: bool

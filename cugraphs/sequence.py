@@ -1,0 +1,54 @@
+"""One sequence: its tokens, how many of them are computed, and why it ended. No CuPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cugraphs.sampling_params import SamplingParams
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A prompt that is being continued.
+
+    Args:
+        seq_id: unique in its engine.
+        prompt_token_ids: never empty.
+        params: how to continue it.
+        max_tokens: tokens to generate at most; params.max_tokens cut to the model's limit.
+        num_computed: tokens whose K and V are in the cache.
+    """
+
+    seq_id: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Tokens that the next steps must run; 1 for a sequence that decodes."""
+        return self.num_tokens - self.num_computed
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """The tokens at positions ``start`` to ``stop - 1``, over prompt and output."""
+        prompt = len(self.prompt_token_ids)
+        if start >= prompt:
+            return self.output_token_ids[start - prompt : stop - prompt]
+        return [
+            *self.prompt_token_ids[start:stop],
+            *self.output_token_ids[: max(stop - prompt, 0)],
+        ]
+
+    def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
+        """Mark the sequence as ended."""
+        self.finish_reason = reason
+        self.stop_reason = stop_reason

@@ -1,0 +1,285 @@
+"""Text to token ids and back, over the `tokenizers` library: which ids begin and end a text.
+
+Knows `tokenizer.json`, `tokenizer_config.json` and the token ids in the two model configurations.
+Knows no model, no chat template and no stream: see `chat_template` and `detokenizer`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import tokenizers
+
+REPLACEMENT_CHARACTER = "\ufffd"
+
+
+class Tokenizer:
+    """Encodes with exactly one BOS where the model wants one, decodes without broken characters.
+
+    Attributes:
+        bos_token_id: the token that begins a text, None where none is known.
+        eos_token_ids: the tokens that end a text, from all the files that name one.
+        special_token_ids: the tokens that `skip_special_tokens` leaves out.
+        byte_values: id of each byte-fallback token (`<0x0A>`) to its byte; empty without fallback.
+        vocab_size: one more than the largest id the tokenizer knows. A model may have more.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        prefix: tuple[int, ...],
+        bos_token_id: int | None,
+        eos_token_ids: frozenset[int],
+        model_vocab_size: int = 0,
+    ) -> None:
+        """Wrap a tokenizer of the library; `Tokenizer.load` is the way in for a model folder.
+
+        Args:
+            backend: the library's tokenizer.
+            prefix: ids that go before every text, BOS among them.
+            bos_token_id: the token that begins a text.
+            eos_token_ids: the tokens that end a text.
+            model_vocab_size: rows of the model's embedding; ids below it are valid, known or not.
+        """
+        self._backend = backend
+        self._prefix = prefix
+        self.bos_token_id = bos_token_id
+        self.eos_token_ids = eos_token_ids
+        self.special_token_ids = frozenset(
+            token_id
+            for token_id, token in backend.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self.vocab_size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._id_limit = max(self.vocab_size, model_vocab_size)
+        self.byte_values: Mapping[int, int] = _byte_values(backend)
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        config: Mapping[str, object],
+        generation_config: Mapping[str, object],
+    ) -> Tokenizer:
+        """Read the tokenizer of a model folder.
+
+        Args:
+            folder: holds `tokenizer.json` and, if it exists, `tokenizer_config.json`.
+            config: the model's `config.json`.
+            generation_config: its `generation_config.json`, empty where there is none.
+
+        Raises:
+            FileNotFoundError: there is no `tokenizer.json`.
+            ValueError: a file is broken, or names a token that the tokenizer does not have.
+        """
+        backend = _read_backend(folder)
+        path = folder / "tokenizer_config.json"
+        tokenizer_config = read_json_object(path) if path.is_file() else {}
+
+        prefix = _template_prefix(backend)
+        bos_token_id = _named_token_id(backend, tokenizer_config, "bos_token", path)
+        if bos_token_id is None and prefix:
+            bos_token_id = prefix[0]
+        if bos_token_id is None:
+            found = _token_ids("config.json", config, "bos_token_id")
+            found += _token_ids("generation_config.json", generation_config, "bos_token_id")
+            bos_token_id = found[0] if found else None
+
+        add_bos_token = tokenizer_config.get("add_bos_token")
+        if add_bos_token is not None and not isinstance(add_bos_token, bool):
+            raise ValueError(f"{path}: add_bos_token is {add_bos_token!r}, expected true or false")
+        if add_bos_token and not prefix:
+            if bos_token_id is None:
+                raise ValueError(
+                    f"{path}: bos_token is missing, expected a token: add_bos_token is true"
+                )
+            prefix = (bos_token_id,)
+        elif add_bos_token is False:
+            prefix = ()
+
+        eos_token_ids = frozenset(
+            _token_ids("config.json", config, "eos_token_id")
+            + _token_ids("generation_config.json", generation_config, "eos_token_id")
+        )
+        if not eos_token_ids:
+            eos_token_id = _named_token_id(backend, tokenizer_config, "eos_token", path)
+            eos_token_ids = frozenset(() if eos_token_id is None else (eos_token_id,))
+
+        vocab_size = config.get("vocab_size", 0)
+        return cls(
+            backend,
+            prefix=prefix,
+            bos_token_id=bos_token_id,
+            eos_token_ids=eos_token_ids,
+            model_vocab_size=vocab_size if isinstance(vocab_size, int) else 0,
+        )
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        """Return the ids of `text`: one BOS before it if the model wants one, never an EOS after it.
+
+        A text that begins with the BOS token in letters, as a chat template writes it, gets no
+        second one. Special tokens written in the text become their ids.
+
+        Args:
+            text: any text; empty gives the BOS alone.
+            add_bos: False leaves out what the tokenizer would put before the text.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"Tokenizer: text is {type(text).__name__}, expected a string")
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        if not add_bos or (ids and ids[0] == self.bos_token_id):
+            return ids
+        return [*self._prefix, *ids]
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of `ids`; bytes that are no UTF-8 become U+FFFD, unknown ids nothing.
+
+        Differs from the library in one point: in a run of byte-fallback tokens it keeps the valid
+        characters, as SentencePiece does, where the library drops the whole run for one bad byte.
+        So a character once decoded stays, which a stream needs.
+
+        Raises:
+            ValueError: an id is neither the tokenizer's nor the model's.
+        """
+        checked = [self._checked(token_id) for token_id in ids]
+        if not self.byte_values:
+            return str(self._backend.decode(checked, skip_special_tokens=skip_special_tokens))
+        tokens = []
+        run: list[int] = []  # ids of byte-fallback tokens, consecutive as the decoder sees them
+        for token_id in checked:
+            token = self._backend.id_to_token(token_id)
+            if token is None or (skip_special_tokens and token_id in self.special_token_ids):
+                continue
+            if token_id in self.byte_values:
+                run.append(token_id)
+            else:
+                tokens += [*self._valid_run(run), token]
+                run = []
+        return str(self._backend.decoder.decode(tokens + self._valid_run(run)))
+
+    def token(self, token_id: int) -> str:
+        """Return one token as the vocabulary writes it (`▁the`, `Ġthe`); "" for a padded id."""
+        return self._backend.id_to_token(self._checked(token_id)) or ""
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token written as the vocabulary writes it, None if there is none."""
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def _checked(self, token_id: int) -> int:
+        """Return a valid id as an int, or raise naming it."""
+        number = int(token_id)
+        if not 0 <= number < self._id_limit:
+            raise ValueError(
+                f"Tokenizer: token id is {number}, expected 0 <= token id < {self._id_limit}"
+            )
+        return number
+
+    def _valid_run(self, run: list[int]) -> list[str]:
+        """Return the tokens of a run of bytes, U+FFFD in place of each byte that is in no character."""
+        run_bytes = bytes(self.byte_values[token_id] for token_id in run)
+        # Undecodable bytes become one lone surrogate each, and only they do.
+        text = run_bytes.decode("utf-8", errors="surrogateescape")
+        tokens = []
+        for character in text:
+            if "\udc80" <= character <= "\udcff":
+                tokens.append(REPLACEMENT_CHARACTER)
+            else:
+                tokens += [f"<0x{byte:02X}>" for byte in character.encode()]
+        return tokens
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """Return the JSON object in a file.
+
+    Raises:
+        ValueError: the file cannot be read, is no UTF-8, no JSON or no object; the message names it.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is no valid JSON ({_first_line(error)})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: is a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+def token_text(entry: object) -> str | None:
+    """Return the text of a token in `tokenizer_config.json`: a string or `{"content": string}`."""
+    if isinstance(entry, Mapping):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) else None
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its class where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _read_backend(folder: Path) -> tokenizers.Tokenizer:
+    """Return the library's tokenizer, set to neither cut nor pad a text."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        has_sentencepiece = (folder / "tokenizer.model").is_file()
+        found = "is missing (only tokenizer.model is there)" if has_sentencepiece else "is missing"
+        raise FileNotFoundError(
+            f"{path}: {found}, expected the file of the tokenizers library; make it with "
+            "transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exceptions
+        raise ValueError(f"{path}: is no valid tokenizer ({_first_line(error)})") from None
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _byte_values(backend: tokenizers.Tokenizer) -> dict[int, int]:
+    """Return id to byte of the byte-fallback tokens, none if the decoder does not join bytes."""
+    if backend.decoder is None or backend.decoder.decode(["<0x41>"]) != "A":
+        return {}
+    ids = ((backend.token_to_id(f"<0x{byte:02X}>"), byte) for byte in range(256))
+    return {token_id: byte for token_id, byte in ids if token_id is not None}
+
+
+def _template_prefix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:
+    """Return the ids that the post-processor puts before a text; what it puts after is not wanted."""
+    for probe in ("a", "0", " ", "."):  # one of them is some token
+        encoding = backend.encode(probe, add_special_tokens=True)
+        added = list(encoding.special_tokens_mask)
+        if 0 in added:
+            return tuple(encoding.ids[: added.index(0)])
+    return ()
+
+
+def _named_token_id(
+    backend: tokenizers.Tokenizer, tokenizer_config: Mapping[str, object], key: str, path: Path
+) -> int | None:
+    """Return the id of a token named in `tokenizer_config.json`, None where it names none."""
+    entry = tokenizer_config.get(key)
+    if entry is None:
+        return None
+    text = token_text(entry)
+    if text is None:
+        raise ValueError(f"{path}: {key} is {entry!r}, expected a token")
+    token_id: int | None = backend.token_to_id(text)
+    if token_id is None:
+        raise ValueError(f"{path}: {key} is {text!r}, expected a token of tokenizer.json")
+    return token_id
+
+
+def _token_ids(file: str, values: Mapping[str, object], key: str) -> list[int]:
+    """Return the token ids under a key: none, an int or a list of ints."""
+    value = values.get(key)
+    if value is None:
+        return []
+    ids = value if isinstance(value, list) else [value]
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise ValueError(f"{file}: {key} is {value!r}, expected token ids >= 0")
+    return ids

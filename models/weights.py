@@ -1,0 +1,217 @@
+"""Checkpoint names to device weights: which tensors exist, how they are joined, and loading them.
+
+q/k/v and gate/up are joined along their first axis, so that each pair of projections that share an
+input is one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Array
+from cugraphs.models.llama_config import LlamaConfig
+from cugraphs.models.rope import cos_sin_table
+
+EMBEDDING_WEIGHT = "model.embed_tokens.weight"
+HEAD_WEIGHT = "lm_head.weight"
+ROPE_COS_SIN = "rope_cos_sin"  # computed from the config, not stored in checkpoints
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers that old converters saved
+
+
+class Tensor(Protocol):
+    """What a checkpoint gives for one tensor."""
+
+    @property
+    def dtype(self) -> str:
+        """Our name of its dtype."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    def array(self) -> Array:
+        """Its bytes as an array, without a copy."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One WEIGHT buffer of the model.
+
+    Args:
+        shape: of the buffer.
+        parts: the checkpoint tensors that fill it, joined along axis 0, as (name, rows).
+    """
+
+    shape: tuple[int, ...]
+    parts: tuple[tuple[str, int], ...]
+
+
+def weight_table(config: LlamaConfig) -> dict[str, Weight]:
+    """Every weight of the model by buffer name, in execution order."""
+    c = config
+    table: dict[str, Weight] = {}
+
+    def add(name: str, columns: int | None, *parts: tuple[str, int]) -> None:
+        rows = sum(size for _, size in parts)
+        table[name] = Weight((rows,) if columns is None else (rows, columns), parts)
+
+    def linear(name: str, columns: int, bias: bool, *parts: tuple[str, int]) -> None:
+        add(f"{name}.weight", columns, *((f"{part}.weight", rows) for part, rows in parts))
+        if bias:
+            add(f"{name}.bias", None, *((f"{part}.bias", rows) for part, rows in parts))
+
+    add(EMBEDDING_WEIGHT, c.hidden_size, (EMBEDDING_WEIGHT, c.vocab_size))
+    for i in range(c.num_hidden_layers):
+        layer = f"model.layers.{i}"
+        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            add(f"{layer}.{norm}.weight", None, (f"{layer}.{norm}.weight", c.hidden_size))
+        linear(
+            f"{attention}.qkv_proj",
+            c.hidden_size,
+            c.attention_bias,
+            (f"{attention}.q_proj", c.q_size),
+            (f"{attention}.k_proj", c.kv_size),
+            (f"{attention}.v_proj", c.kv_size),
+        )
+        o_proj = f"{attention}.o_proj"
+        linear(o_proj, c.q_size, c.attention_bias, (o_proj, c.hidden_size))
+        linear(
+            f"{mlp}.gate_up_proj",
+            c.hidden_size,
+            c.mlp_bias,
+            (f"{mlp}.gate_proj", c.intermediate_size),
+            (f"{mlp}.up_proj", c.intermediate_size),
+        )
+        down_proj = f"{mlp}.down_proj"
+        linear(down_proj, c.intermediate_size, c.mlp_bias, (down_proj, c.hidden_size))
+    add("model.norm.weight", None, ("model.norm.weight", c.hidden_size))
+    if not c.tie_word_embeddings:
+        add(HEAD_WEIGHT, c.hidden_size, (HEAD_WEIGHT, c.vocab_size))
+    return table
+
+
+def load_weights(
+    tensors: Mapping[str, Tensor],
+    config: LlamaConfig,
+    dtype: str,
+    max_model_len: int,
+    *,
+    source: str = "checkpoint",
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Array]:
+    """Fill every weight from the checkpoint, converted to ``dtype`` once, in one allocation.
+
+    Args:
+        tensors: of the checkpoint, by name.
+        config: of the same model.
+        dtype: of the weights in memory.
+        max_model_len: positions of the RoPE table.
+        source: names the checkpoint in errors.
+        progress: called with the number of checkpoint bytes just converted.
+
+    Returns:
+        An array for every name of :func:`weight_table`, and the RoPE table (float32).
+
+    Raises:
+        ValueError: a tensor is missing, left over, or has another shape or dtype than the config
+            says; the message names it.
+        MemoryError: the weights do not fit; the message gives their size.
+    """
+    table = weight_table(config)
+    names = _resolve(tensors, table, config, source)
+    element_bytes = DTYPES[dtype].itemsize
+    total_bytes = sum(int(np.prod(weight.shape)) for weight in table.values()) * element_bytes
+    try:
+        pool = np.empty(total_bytes, np.uint8)
+    except MemoryError:
+        raise MemoryError(
+            f"{source}: the weights are {total_bytes:,} bytes in {dtype}, "
+            "which cannot be allocated; use a smaller model or a machine with more memory"
+        ) from None
+    weights: dict[str, Array] = {}
+    begin = 0
+    for name, weight in table.items():
+        end = begin + int(np.prod(weight.shape)) * element_bytes
+        target = pool[begin:end].view(DTYPES[dtype]).reshape(weight.shape)
+        row = 0
+        for part, rows in weight.parts:
+            tensor = tensors[names[part]]
+            convert(tensor.array(), target[row : row + rows])
+            row += rows
+            if progress is not None:
+                progress(tensor.array().nbytes)
+        weights[name] = target
+        begin = end
+    weights[ROPE_COS_SIN] = cos_sin_table(config.rope, config.head_dim, max_model_len)
+    return weights
+
+
+def convert(values: Array, target: Array) -> None:
+    """Copy ``values`` into ``target`` of the same shape, converting the dtype.
+
+    bfloat16 is the upper half of a float32, so widening it is a shift of its bits, which is many
+    times quicker than a conversion element by element.
+    """
+    if values.dtype == DTYPES["bfloat16"] and target.dtype == np.float32:
+        np.left_shift(values.view(np.uint16), 16, out=target.view(np.uint32), dtype=np.uint32)
+    else:
+        np.copyto(target, values, casting="unsafe")
+
+
+def _resolve(
+    tensors: Mapping[str, Tensor], table: Mapping[str, Weight], config: LlamaConfig, source: str
+) -> dict[str, str]:
+    """For each part of ``table`` the checkpoint tensor that fills it, after every check."""
+    names = {part: part for weight in table.values() for part, _ in weight.parts}
+    ignored = {name for name in tensors if name.endswith(_IGNORED_SUFFIXES)}
+    if config.tie_word_embeddings and HEAD_WEIGHT in tensors:
+        # A tied checkpoint may store either name, or both.
+        if EMBEDDING_WEIGHT not in tensors:
+            names[EMBEDDING_WEIGHT] = HEAD_WEIGHT
+        elif not _same(tensors[EMBEDDING_WEIGHT], tensors[HEAD_WEIGHT]):
+            raise ValueError(
+                f"{source}: {HEAD_WEIGHT} differs from {EMBEDDING_WEIGHT}, expected equal tensors "
+                "because config.json says tie_word_embeddings; set it to false to use both"
+            )
+        ignored.add(HEAD_WEIGHT)
+    for weight in table.values():
+        for part, rows in weight.parts:
+            tensor = tensors.get(names[part])
+            if tensor is None:
+                raise ValueError(
+                    f"{source}: tensor {part} is missing, expected shape "
+                    f"{[rows, *weight.shape[1:]]} as config.json implies"
+                )
+            expected = (rows, *weight.shape[1:])
+            if tensor.shape != expected:
+                raise ValueError(
+                    f"{source}: tensor {names[part]} has shape {list(tensor.shape)}, "
+                    f"expected {list(expected)} as config.json implies"
+                )
+            if tensor.dtype not in _FLOATS:
+                raise ValueError(
+                    f"{source}: tensor {names[part]} is {tensor.dtype}, expected one of "
+                    f"{', '.join(_FLOATS)}; quantized checkpoints are not supported"
+                )
+    left_over = sorted(set(tensors) - set(names.values()) - ignored)
+    if left_over:
+        more = f" and {len(left_over) - 1} more" if len(left_over) > 1 else ""
+        raise ValueError(
+            f"{source}: tensor {left_over[0]}{more} is not part of the model that config.json "
+            "describes, expected no other tensors"
+        )
+    return names
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and np.array_equal(a.array().view(np.uint8), b.array().view(np.uint8))
+    )

@@ -1,0 +1,59 @@
+"""What every test may ask for: checkpoint folders, goldens, the property-test profile, the GPU.
+
+Nothing here imports CuPy unless a test marked `gpu` is about to run.
+"""
+
+import functools
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+
+# CI repeats the same examples, so that a red run means a changed program; elsewhere every run
+# tries new ones. No deadline: one example may be slow on a busy machine.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("ci" if IN_CI else "local")
+
+
+@pytest.fixture(scope="session")
+def stories260k() -> Path:
+    """Folder of the public stories260K checkpoint with `hf_golden.npz`, laid beside the checkout.
+
+    Absent, the test is skipped, but fails in CI: there the folder must be.
+    """
+    folder = ROOT.parent / "shared" / "models" / "stories260K"
+    if not folder.is_dir():
+        reason = "stories260k: the folder ../shared/models/stories260K is absent"
+        if IN_CI:
+            pytest.fail(f"{reason}, and CI must have it")
+        pytest.skip(reason)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def goldens() -> Path:
+    """Folder of the stored Hugging Face results that `tests/goldens/make_goldens.py` writes."""
+    return ROOT / "tests" / "goldens"
+
+
+@functools.cache
+def reason_without_gpu() -> str | None:
+    """Why no GPU can be used from here; None where one can."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"needs a GPU: CuPy does not import ({error}); install the extra cuda12 or cuda13"
+    if not cupy.cuda.is_available():
+        return "needs a GPU: CuPy finds none"
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a selected `gpu` test where there is no GPU, before any of its fixtures run."""
+    if item.get_closest_marker("gpu") is not None and (reason := reason_without_gpu()):
+        pytest.skip(reason)
