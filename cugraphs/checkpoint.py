@@ -33,7 +33,8 @@ WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 
 # What safetensors calls a dtype, what we (and NumPy, torch) call it, and how `array` shows it.
-# FP8 has no arithmetic here, so it stays raw bytes. Types of less than a byte are refused.
+# FP8 has no arithmetic here, so it stays raw bytes. No Llama has the others that the format knows
+# (less than a byte, complex, AMD's FP8).
 _DTYPES: dict[str, tuple[str, np.dtype[Any]]] = {
     "BOOL": ("bool", np.dtype(np.bool_)),
     "U8": ("uint8", np.dtype(np.uint8)),
@@ -48,11 +49,8 @@ _DTYPES: dict[str, tuple[str, np.dtype[Any]]] = {
     "BF16": ("bfloat16", np.dtype(ml_dtypes.bfloat16)),
     "F32": ("float32", np.dtype(np.float32)),
     "F64": ("float64", np.dtype(np.float64)),
-    "C64": ("complex64", np.dtype(np.complex64)),
     "F8_E4M3": ("float8_e4m3fn", np.dtype(np.uint8)),
     "F8_E5M2": ("float8_e5m2", np.dtype(np.uint8)),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", np.dtype(np.uint8)),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", np.dtype(np.uint8)),
     "F8_E8M0": ("float8_e8m0fnu", np.dtype(np.uint8)),
 }
 _ARRAY_DTYPES: dict[str, np.dtype[Any]] = dict(_DTYPES.values())
@@ -245,9 +243,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
         # From None: the traceback of a thousand levels would say no more.
         raise _refusal(path, "is nested too deeply", wanted, advice) from None
     except ValueError as error:  # broken JSON, bad UTF-8, integers of thousands of digits
-        raise _refusal(path, f"is not valid JSON ({error})", wanted, advice) from error
+        raise _refusal(path, f"is not valid JSON ({_reason(error)})", wanted, advice) from error
     if not isinstance(value, dict):
-        raise _refusal(path, f"is a JSON {_json_type(value)}", wanted, advice)
+        raise _refusal(path, f"holds {_json_type(value)}", wanted, advice)
     return value
 
 
@@ -263,8 +261,8 @@ def _finite_float(text: str) -> float:
 
 
 def _json_type(value: object) -> str:
-    kinds = {list: "array", str: "string", bool: "boolean", type(None): "null", dict: "object"}
-    return kinds.get(type(value), "number")
+    kinds = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")
 
 
 def _list_folder(folder: Path) -> frozenset[str]:
@@ -296,8 +294,13 @@ def _no_weights(folder: Path, names: frozenset[str]) -> CheckpointError:
 
     # Meta's and Mistral's own layout, often beside the Hugging Face one; its names differ.
     others = [n for n in with_suffix(".safetensors") if not n.startswith("consolidated")]
-    if others:
-        found = f"holds {_some(others)}, but neither of the names below"
+    if "adapter_config.json" in names:
+        found = "holds an adapter (LoRA or the like), not a whole model"
+        advice = (
+            "merge it into its base model, with peft's merge_and_unload() and save_pretrained()"
+        )
+    elif others:
+        found = f"holds {_some(others)}, but no weights under a Hugging Face name"
         advice = (
             "rename a single file to model.safetensors; download the index that belongs to shards"
         )
@@ -364,9 +367,9 @@ def _read_weight_map(index_path: Path) -> dict[str, str]:
     weight_map = read_json_object(index_path).get("weight_map")
     advice = "download it again or correct it"
     if not isinstance(weight_map, dict) or not weight_map:
-        found = _json_type(weight_map) if weight_map else "missing or empty"
+        found = f"{_json_type(weight_map)} as" if weight_map else "no"
         wanted = "an object of tensor name to shard name"
-        raise _refusal(index_path, f"has a weight_map that is {found}", wanted, advice)
+        raise _refusal(index_path, f"holds {found} weight_map", wanted, advice)
     for name, shard in weight_map.items():
         # A shard elsewhere could be any file of the machine: the index may come from a stranger.
         plain = isinstance(shard, str) and shard.endswith(".safetensors")
@@ -422,7 +425,8 @@ def _read_header(path: Path) -> _Header:
         entries.append(_Entry(name, dtype, shape, offset, nbytes))
         offset += nbytes
     if offset != file_bytes:
-        raise _refusal(path, f"changed from {file_bytes} bytes", wanted, "do not write to it now")
+        found = f"changed from {file_bytes} to {offset} bytes while being read"
+        raise _refusal(path, found, "a file at rest", "wait until it is written")
     if not entries:
         raise _refusal(path, "holds no tensors", "at least one", advice)
     return _Header(path, file_bytes, tuple(entries))

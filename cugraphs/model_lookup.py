@@ -21,7 +21,7 @@ _TOKENIZER_NAME = "tokenizer.json"
 
 # The Hub's own rules: https://huggingface.co/docs/huggingface_hub/package_reference/utilities
 _HUB_ID = re.compile(
-    r"(?P<repository>\w[\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>[\w./-]+))?", re.ASCII
+    r"(?P<repository>\w[\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>\w[\w./-]*))?", re.ASCII
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -5,7 +5,9 @@ The model arrives as an argument; this module does not know Llama.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from cugraphs.arena import Arena, numpy_bytes
@@ -14,10 +16,11 @@ from cugraphs.executable import Executable
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.program import Buffer
+from cugraphs.sampling_state import SamplingBuffers, SamplingState
 from cugraphs.step_state import (
     Chunk,
     StepInputs,
+    StepOutputs,
     declare_decode_inputs,
     declare_mixed_inputs,
     fill_decode,
@@ -25,14 +28,16 @@ from cugraphs.step_state import (
 )
 from cugraphs.trace import Tracer
 
-TOKEN_IDS, LOGITS = "next_token_ids", "logits"  # names of the outputs
+PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
 class Model(Protocol):
     """What the runner asks of a model."""
 
-    def step(self, t: Tracer, inputs: StepInputs, cache: KVCacheShape) -> tuple[Buffer, Buffer]:
-        """Record one forward pass; returns the sampled token ids and the logits."""
+    def step(
+        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, sampling: SamplingBuffers
+    ) -> StepOutputs:
+        """Record one forward pass."""
 
 
 class StepPlan:
@@ -43,6 +48,7 @@ class StepPlan:
         model: Model,
         cache: KVCacheShape,
         *,
+        vocab_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
         output_logits: bool = False,
@@ -52,30 +58,32 @@ class StepPlan:
         Args:
             model: records the step.
             cache: sizes of the paged cache.
-            max_num_seqs: the top rung of the ladder.
+            vocab_size: of the model.
+            max_num_seqs: slots of the sampling state, and the top rung of the ladder.
             max_num_batched_tokens: rows of the largest mixed step.
-            output_logits: make the logits an output too, and sample from every row.
+            output_logits: make the logits an output too.
         """
         self.cache = cache
         self.ladder = Ladder(max_num_seqs)
+        self.sampling = SamplingState(max_num_seqs, vocab_size)
         self.max_num_batched_tokens = max_num_batched_tokens
 
-        def finish(t: Tracer, inputs: StepInputs) -> None:
-            token_ids, logits = model.step(t, inputs, cache)
-            t.output(token_ids, TOKEN_IDS)
-            if output_logits:
-                t.output(logits, LOGITS)
+        def record(t: Tracer, inputs: StepInputs) -> None:
+            outputs = model.step(t, inputs, cache, self.sampling.declare(t))
+            for field in dataclasses.fields(outputs):
+                if field.name != "logits" or output_logits:
+                    t.output(getattr(outputs, field.name), field.name)
 
         def decode(t: Tracer, rows: int) -> None:
-            finish(t, declare_decode_inputs(t, rows, cache.max_blocks))
+            record(t, declare_decode_inputs(t, rows, cache.max_blocks))
 
         def mixed(t: Tracer) -> None:
-            max_logits = max_num_batched_tokens if output_logits else max_num_seqs
+            max_logits = max_num_seqs + PROMPT_LOGITS_ROWS
             sizes = (max_num_batched_tokens, max_num_seqs, max_logits, cache.max_blocks)
-            finish(t, declare_mixed_inputs(t, *sizes))
+            record(t, declare_mixed_inputs(t, *sizes))
 
         self.decode: dict[int, PlannedProgram] = {
-            rows: plan_program(f"decode_{rows}", lambda t, rows=rows: decode(t, rows))
+            rows: plan_program(f"decode_{rows}", partial(decode, rows=rows))
             for rows in self.ladder.classes
         }
         self.mixed: PlannedProgram = plan_program("mixed", mixed)
@@ -106,7 +114,7 @@ class ModelRunner:
         self.plan = plan
         self.arena = plan.arena()
         self.arena.allocate(numpy_bytes)
-        self.state = plan.cache.allocate()
+        self.state = {**plan.cache.allocate(), **plan.sampling.allocate()}
         self._decode = {
             rows: Executable(planned, self.arena, weights, self.state, poison=poison)
             for rows, planned in plan.decode.items()
@@ -119,14 +127,14 @@ class ModelRunner:
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """Run one step over ``chunks``.
 
-        One-token chunks that all sample are a decode step at the smallest rung; anything else is
-        a mixed step of exactly its size.
+        Decode chunks alone are a decode step at the smallest rung that holds them; anything else
+        is a mixed step of exactly its size.
 
         Returns:
-            The outputs by name, a row for each chunk with ``sample``, in order. They are views of
-            the arena: the next step overwrites them.
+            The outputs by name, with the rows of each chunk that get logits, chunk after chunk.
+            They are views of the arena: the next step overwrites them.
         """
-        if all(len(chunk.token_ids) == 1 and chunk.sample for chunk in chunks):
+        if all(chunk.is_decode for chunk in chunks):
             return self._run_decode(chunks)
         return self._run_mixed(chunks)
 
@@ -144,7 +152,7 @@ class ModelRunner:
         sizes = {
             "tokens": sum(len(chunk.token_ids) for chunk in chunks),
             "seqs": len(chunks),
-            "logits": sum(chunk.sample for chunk in chunks),
+            "logits": sum(chunk.num_logits for chunk in chunks),
         }
         fill_mixed(self._mixed.bind(sizes).inputs, chunks, self.plan.cache.block_size)
         self.num_mixed_steps += 1

@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Logprob:
+    """One token's natural-log probability, before temperature, penalties and filters.
+
+    Args:
+        logprob: at most 0.
+        rank: 1 is the likeliest token.
+        decoded_token: the token's text.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+@dataclass(frozen=True)
 class CompletionOutput:
     """One answer to a prompt.
 
@@ -16,6 +31,8 @@ class CompletionOutput:
         finish_reason: "stop" (EOS, a stop token or string), "length" (max_tokens or the model's
             limit), "abort", or None while it still runs.
         stop_reason: the stop token id or stop string that ended it; None for EOS and otherwise.
+        logprobs: for each generated token the likeliest tokens and itself, by token id; None if
+            not asked for.
     """
 
     index: int
@@ -23,6 +40,7 @@ class CompletionOutput:
     token_ids: tuple[int, ...]
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    logprobs: tuple[dict[int, Logprob], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +53,8 @@ class RequestOutput:
         prompt_token_ids: the tokens of the prompt, BOS included.
         outputs: one per sample.
         finished: whether every sample has ended.
+        prompt_logprobs: for each prompt token the likeliest tokens and itself, by token id; the
+            first is None, since nothing precedes it. None if not asked for.
     """
 
     request_id: int
@@ -42,3 +62,4 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
     finished: bool
+    prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None

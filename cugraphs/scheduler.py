@@ -21,6 +21,7 @@ class ScheduledChunk:
 
     sequence: Sequence
     num_tokens: int
+    is_new: bool = False  # admitted in this step: its slot of the sampling state must be written
 
     @property
     def samples(self) -> bool:
@@ -32,9 +33,21 @@ class Scheduler:
     """Queues of waiting and running sequences."""
 
     def __init__(
-        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        blocks: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_prompt_logits: int,
     ) -> None:
-        """Schedule at most ``max_num_seqs`` sequences and that many tokens a step.
+        """Limit every step.
+
+        Args:
+            blocks: of the cache.
+            max_num_seqs: sequences that run at once.
+            max_num_batched_tokens: tokens of a step.
+            max_prompt_logits: tokens of a step that belong to prompts whose log-probabilities
+                are wanted, since each of them takes a row of logits.
 
         Raises:
             ValueError: the token budget is smaller than the number of sequences.
@@ -47,9 +60,11 @@ class Scheduler:
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_prompt_logits = max_prompt_logits
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []  # in order of admission
         self.num_preemptions = 0
+        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
@@ -57,50 +72,58 @@ class Scheduler:
 
     def schedule(self) -> list[ScheduledChunk]:
         """The chunks of the next step; empty only if nothing waits and nothing runs."""
-        chunks: list[ScheduledChunk] = []
-        budget = self.max_num_batched_tokens
-        for sequence in [s for s in self.running if s.num_uncomputed == 1]:
-            if sequence in self.running and self._grow(sequence, sequence.num_tokens):
-                chunks.append(ScheduledChunk(sequence, 1))
-        # A sequence scheduled above may have been preempted by a later one's growth.
-        chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
-        budget -= len(chunks)
-        scheduled = {chunk.sequence for chunk in chunks}
         for sequence in list(self.running):
-            if sequence not in scheduled and budget > 0:
-                count = min(sequence.num_uncomputed, budget)
-                if self.blocks.grow(sequence.seq_id, sequence.num_computed + count):
-                    chunks.append(ScheduledChunk(sequence, count))
-                    budget -= count
-        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
-            sequence = self.waiting[0]
+            if sequence.slot >= 0 and sequence.num_uncomputed == 1:
+                self._grow(sequence)
+        chunks = [ScheduledChunk(s, 1) for s in self.running if s.num_uncomputed == 1]
+        budget = self.max_num_batched_tokens - len(chunks)
+        prompt_logits = self.max_prompt_logits
+
+        def take(sequence: Sequence, *, is_new: bool) -> None:
+            nonlocal budget, prompt_logits
             count = min(sequence.num_uncomputed, budget)
-            # Admit only what can hold its whole prompt, so that half-computed prompts do not
-            # take the blocks from each other.
+            if sequence.wants_prompt_logprobs:
+                count = min(count, prompt_logits)
+                prompt_logits -= count
+            if count > 0:
+                chunks.append(ScheduledChunk(sequence, count, is_new))
+                budget -= count
+
+        for sequence in self.running:
+            if sequence.num_uncomputed > 1:
+                take(sequence, is_new=False)
+        # A sequence is admitted only with blocks for all its tokens, so that half-computed prompts
+        # do not take the blocks from each other.
+        while self._free_slots and self.waiting and budget > 0 and prompt_logits > 0:
+            sequence = self.waiting[0]
             if not self.blocks.grow(sequence.seq_id, sequence.num_tokens):
                 break
             self.waiting.popleft()
             self.running.append(sequence)
-            chunks.append(ScheduledChunk(sequence, count))
-            budget -= count
+            sequence.slot = self._free_slots.pop()
+            take(sequence, is_new=True)
         return chunks
 
     def finish(self, sequence: Sequence) -> None:
         """Drop a sequence, running or waiting, and free its blocks."""
-        if sequence in self.running:
+        if sequence.slot >= 0:
             self.running.remove(sequence)
+            self._release(sequence)
         else:
             self.waiting.remove(sequence)
-        self.blocks.free(sequence.seq_id)
 
-    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Get blocks for ``sequence``, preempting from the end; False if it had to go itself."""
-        while not self.blocks.grow(sequence.seq_id, num_tokens):
+    def _grow(self, sequence: Sequence) -> None:
+        """Get blocks for all tokens of ``sequence``; preempt from the end, at worst itself."""
+        while not self.blocks.grow(sequence.seq_id, sequence.num_tokens):
             victim = self.running.pop()
-            self.blocks.free(victim.seq_id)
+            self._release(victim)
             victim.num_computed = 0
             self.waiting.appendleft(victim)
             self.num_preemptions += 1
             if victim is sequence:
-                return False
-        return True
+                return
+
+    def _release(self, sequence: Sequence) -> None:
+        self.blocks.free(sequence.seq_id)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1

@@ -16,15 +16,23 @@ class Sequence:
         prompt_token_ids: never empty.
         params: how to continue it.
         max_tokens: tokens to generate at most; params.max_tokens cut to the model's limit.
+        seed: key of its random numbers.
+        sample_index: which of its request's samples it is.
         num_computed: tokens whose K and V are in the cache.
+        slot: its place in the sampling state while it runs, else -1.
+        num_prompt_logprobs: prompt tokens whose log-probability is known; the first has none.
     """
 
     seq_id: int
     prompt_token_ids: list[int]
     params: SamplingParams
     max_tokens: int
+    seed: int = 0
+    sample_index: int = 0
     output_token_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
+    slot: int = -1
+    num_prompt_logprobs: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -37,6 +45,14 @@ class Sequence:
     def num_uncomputed(self) -> int:
         """Tokens that the next steps must run; 1 for a sequence that decodes."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether the log-probabilities of its prompt are wanted and not complete yet."""
+        return (
+            self.params.prompt_logprobs is not None
+            and self.num_prompt_logprobs < len(self.prompt_token_ids) - 1
+        )
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """The tokens at positions ``start`` to ``stop - 1``, over prompt and output."""

@@ -7,7 +7,7 @@ Knows no model, no chat template and no stream: see `chat_template` and `detoken
 from __future__ import annotations
 
 import json
-import re
+import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -49,12 +49,14 @@ class Tokenizer:
         self._prefix = prefix
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
+        added = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(
-            token_id
-            for token_id, token in backend.get_added_tokens_decoder().items()
-            if token.special
+            token_id for token_id, token in added.items() if token.special
         )
-        self.vocab_size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        # Added tokens may lie beyond a hole; the ids below them are counted.
+        self.vocab_size = max(
+            backend.get_vocab_size(with_added_tokens=True), max(added, default=-1) + 1
+        )
         self._id_limit = max(self.vocab_size, model_vocab_size)
         self.byte_values: Mapping[int, int] = _byte_values(backend)
 
@@ -119,7 +121,7 @@ class Tokenizer:
         )
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Return the ids of `text`: one BOS before it if the model wants one, never an EOS after it.
+        """Return the ids of `text`: one BOS first if the model wants one, never an EOS after it.
 
         A text that begins with the BOS token in letters, as a chat template writes it, gets no
         second one. Special tokens written in the text become their ids.
@@ -130,8 +132,11 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise TypeError(f"Tokenizer: text is {type(text).__name__}, expected a string")
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if not add_bos or (ids and ids[0] == self.bos_token_id):
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        except TypeError:  # half of a surrogate pair, which no UTF-8 can hold
+            raise ValueError("Tokenizer: text holds a lone surrogate, expected Unicode") from None
+        if not add_bos or (ids and ids[0] in (self.bos_token_id, *self._prefix[:1])):
             return ids
         return [*self._prefix, *ids]
 
@@ -172,7 +177,7 @@ class Tokenizer:
 
     def _checked(self, token_id: int) -> int:
         """Return a valid id as an int, or raise naming it."""
-        number = int(token_id)
+        number = operator.index(token_id)
         if not 0 <= number < self._id_limit:
             raise ValueError(
                 f"Tokenizer: token id is {number}, expected 0 <= token id < {self._id_limit}"
@@ -180,7 +185,7 @@ class Tokenizer:
         return number
 
     def _valid_run(self, run: list[int]) -> list[str]:
-        """Return the tokens of a run of bytes, U+FFFD in place of each byte that is in no character."""
+        """Return the tokens of a run of bytes, U+FFFD in place of each byte in no character."""
         run_bytes = bytes(self.byte_values[token_id] for token_id in run)
         # Undecodable bytes become one lone surrogate each, and only they do.
         text = run_bytes.decode("utf-8", errors="surrogateescape")
@@ -197,7 +202,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     """Return the JSON object in a file.
 
     Raises:
-        ValueError: the file cannot be read, is no UTF-8, no JSON or no object; the message names it.
+        ValueError: the file cannot be read, is no UTF-8, no JSON or no object; it is named.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -248,7 +253,7 @@ def _byte_values(backend: tokenizers.Tokenizer) -> dict[int, int]:
 
 
 def _template_prefix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:
-    """Return the ids that the post-processor puts before a text; what it puts after is not wanted."""
+    """Return the ids that the post-processor puts before a text; those after it are not wanted."""
     for probe in ("a", "0", " ", "."):  # one of them is some token
         encoding = backend.encode(probe, add_special_tokens=True)
         added = list(encoding.special_tokens_mask)
@@ -278,8 +283,9 @@ def _token_ids(file: str, values: Mapping[str, object], key: str) -> list[int]:
     value = values.get(key)
     if value is None:
         return []
-    ids = value if isinstance(value, list) else [value]
-    for token_id in ids:
+    ids: list[int] = []
+    for token_id in value if isinstance(value, list) else [value]:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise ValueError(f"{file}: {key} is {value!r}, expected token ids >= 0")
+        ids.append(token_id)
     return ids

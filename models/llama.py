@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from cugraphs.kernels import (
     ADD,
+    ADJUST_LOGITS,
     EMBEDDING,
-    GREEDY_SAMPLE,
     LINEAR,
+    LOGPROBS,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
     RMS_NORM,
     ROPE_APPEND,
+    SAMPLE,
     SILU_AND_MUL,
 )
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import EMBEDDING_WEIGHT, HEAD_WEIGHT, ROPE_COS_SIN, weight_table
 from cugraphs.program import Buffer
-from cugraphs.step_state import StepInputs
+from cugraphs.sampling_params import MAX_LOGPROBS
+from cugraphs.sampling_state import SamplingBuffers
+from cugraphs.step_state import StepInputs, StepOutputs
 from cugraphs.trace import Tracer
 
 
@@ -37,15 +41,13 @@ class Llama:
         self.batch_invariant = batch_invariant
         self.weights = weight_table(config)
 
-    def step(self, t: Tracer, inputs: StepInputs, cache: KVCacheShape) -> tuple[Buffer, Buffer]:
+    def step(
+        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, sampling: SamplingBuffers
+    ) -> StepOutputs:
         """Record one forward pass over the rows of ``inputs``.
 
         Without ``query_start_loc`` every row is the newest token of its own sequence (decode).
         With it the rows are chunks of sequences, one after the other (prefill, or both mixed).
-
-        Returns:
-            The sampled token ids, int32 [rows], and the logits [rows, vocab_size]; where
-            ``logits_indices`` is given, of the rows that it names.
         """
         c = self.config
         rope = t.weight(ROPE_COS_SIN, (cache.max_model_len, c.head_dim), "float32")
@@ -70,7 +72,7 @@ class Llama:
         x = self._norm(t, hidden, "model.norm")
         head = self._weight(t, EMBEDDING_WEIGHT if c.tie_word_embeddings else HEAD_WEIGHT)
         logits = t.call(LINEAR, x, head, batch_invariant=self.batch_invariant)
-        return t.call(GREEDY_SAMPLE, logits), logits
+        return self._sample(t, logits, inputs, sampling)
 
     def _weight(self, t: Tracer, name: str) -> Buffer:
         return t.weight(name, self.weights[name].shape, self.dtype)
@@ -91,3 +93,17 @@ class Llama:
         if inputs.query_start_loc is None:
             return t.call(PAGED_DECODE_ATTENTION, q, *kv, *tables, **attrs)
         return t.call(PAGED_PREFILL_ATTENTION, q, *kv, *tables, inputs.query_start_loc, **attrs)
+
+    def _sample(
+        self, t: Tracer, logits: Buffer, inputs: StepInputs, s: SamplingBuffers
+    ) -> StepOutputs:
+        rows = (inputs.row_ids, inputs.sample_positions)
+        penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
+        bias_and_stops = (s.bias_ids, s.bias_values, s.stop_ids, s.min_position)
+        adjusted = t.call(ADJUST_LOGITS, logits, *rows, s.token_counts, *penalties, *bias_and_stops)
+        filters = (s.temperature, s.top_k, s.top_p, s.min_p)
+        draw = (s.seeds, s.sample_index, s.count_tokens)
+        token_ids = t.call(SAMPLE, s.token_counts, adjusted, *rows, *filters, *draw)
+        wanted = (inputs.target_ids, inputs.num_logprobs)
+        logprobs = t.call_tuple(LOGPROBS, logits, token_ids, *wanted, max_logprobs=MAX_LOGPROBS)
+        return StepOutputs(logits, token_ids, *logprobs)

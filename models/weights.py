@@ -124,7 +124,7 @@ def load_weights(
         MemoryError: the weights do not fit; the message gives their size.
     """
     table = weight_table(config)
-    names = _resolve(tensors, table, config, source)
+    names = check_tensors(tensors, config, source)
     element_bytes = DTYPES[dtype].itemsize
     total_bytes = sum(int(np.prod(weight.shape)) for weight in table.values()) * element_bytes
     try:
@@ -164,10 +164,18 @@ def convert(values: Array, target: Array) -> None:
         np.copyto(target, values, casting="unsafe")
 
 
-def _resolve(
-    tensors: Mapping[str, Tensor], table: Mapping[str, Weight], config: LlamaConfig, source: str
+def check_tensors(
+    tensors: Mapping[str, Tensor], config: LlamaConfig, source: str
 ) -> dict[str, str]:
-    """For each part of ``table`` the checkpoint tensor that fills it, after every check."""
+    """Hold a checkpoint against the config before anything is loaded.
+
+    Returns:
+        For each part of :func:`weight_table` the checkpoint tensor that fills it.
+
+    Raises:
+        ValueError: as :func:`load_weights`.
+    """
+    table = weight_table(config)
     names = {part: part for weight in table.values() for part, _ in weight.parts}
     ignored = {name for name in tensors if name.endswith(_IGNORED_SUFFIXES)}
     if config.tie_word_embeddings and HEAD_WEIGHT in tensors:

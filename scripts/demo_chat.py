@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 from collections.abc import Callable
 
 import demo_stories as stories
@@ -39,10 +40,16 @@ HELLO = (
 )  # fmt: skip
 SELF = (
     ("[What is your name|Who are you|What are you called|What should I call you|Do you have a name|"
-     "Tell me your name|What are you|Tell me about yourself|Are you a robot|Are you a person]?",
+     "What are you|Are you a robot|Are you a person]?",
      "I am the demo model of cugraphs. I am [very small|a tiny language model], [and|but] I [love to tell|"
      "like to tell|tell] short stories."),
-    ("[What can you do|How can you help me|What do you know|What can I ask you|What are you good at|Help|"
+    ("[Tell me about yourself|Tell me your name|Introduce yourself]{stop}",
+     "I am the demo model of cugraphs. I am [very small|a tiny language model], [and|but] I [love to tell|"
+     "like to tell|tell] short stories."),
+    ("[Help|Help me|Please help me]{stop}",
+     "I can tell short stories, [and I can talk about animals|and I know a little about animals]. "
+     "[Ask me for|Try to ask me for|Just ask for] a story about a~ {kind}."),
+    ("[What can you do|How can you help me|What do you know|What can I ask you|What are you good at|"
      "Can you help me|What should I say|What can you tell me]?",
      "I can tell short stories, [and I can talk about animals|and I know a little about animals]. "
      "[Ask me for|Try to ask me for|Just ask for] a story about a~ {kind}."),
@@ -86,24 +93,25 @@ MANNERS = (
      "You are welcome! [Would you like to hear another story?|It was my pleasure.|I am always glad to help.]"),
     ("[Goodbye|Bye|Good night|See you|Bye bye|I have to go|See you tomorrow|Exit|Quit]{stop}",
      "[Goodbye|Bye]! [Sleep well.|Come back soon.|See you soon!]"),
-    ("[Do you like me|Are you my friend|Can we be friends|Do you want to be my friend|I love you|I like you]{stop}",
+    ("[I love you|I like you]{stop}", "I like you, too! [Shall I tell you a story?|You are very kind.]"),
+    ("[Do you like me|Are you my friend|Can we be friends|Do you want to be my friend]?",
      "Of course! [I am glad to be your friend.|It is good to have a friend.]"),
     ("[That was nice|I liked the story|Great story|Very good|Nice|That was a good story|Good job|Well done|Cool|"
      "Wow]{stop}",
      "I am glad that you liked it! [Would you like to hear another one?|Thank you.]"),
-    ("[Yes|Yes, please|Sure|Okay|Of course|No|No, thank you|Maybe]{stop}",
-     "[All right.|Good.] [Ask me for a story about a~ {kind}.|Who should the story be about?]"),
+    ("[No|No, thank you|Maybe|Maybe later|Not now]{stop}",
+     "[All right.|Good.] [Ask me when you want to hear a story.|We can talk about animals, too.]"),
 )  # fmt: skip
 STORY_REQUESTS = (
     "[Tell|Please tell|Can you tell|Could you tell|Will you tell] me a [story|short story|little story|tale]{about}{stop}",
     "[Write|Please write|Make up|Can you write|Write me] a [story|short story|little story|tale]{about}{stop}",
     "[I want|I would like|I want to hear|I would love] a story{about}{stop}",
-    "[A story|Story|Another story|One more story|Tell me another one|Another one]{about}{stop}",
+    "[A story|A bedtime story|Another story|One more story|Tell me another one|Another one]{about}{stop}",
     "Do you know a story{about}?",
-    "[Once upon a time|A bedtime story]{about}{stop}",
-    "What happened to {subject}?",
+    "[Once upon a time|A bedtime story|I want a story|Tell me something|Surprise me]{stop}",
 )
-ABOUT = (" about {subject}", " with {subject}", " about {subject}", "")
+ABOUT = (" about {subject}", " about {subject}", " about {subject}", "")
+ACCEPT = "[Yes|Yes, please|Sure|Okay|Please do|Yes, tell me|I would like that|All right|Of course]{stop}"
 STORY_LEADS = ("", "", "", "", "Here is a story.\n\n", "Of course!\n\n", "Listen.\n\n", "With pleasure.\n\n")
 COLORED = (
     ("the sky", "blue"), ("grass", "green"), ("snow", "white"), ("the sun", "yellow"),
@@ -150,6 +158,7 @@ DO_NOT_KNOW = (
     "I am sorry, I do not know. I am too small for that, but I can tell you a story about a~ {kind}.",
     "That is too hard for me. I only know about animals and little stories.",
 )
+OFFER = re.compile(r"story about an? (\w+)\.$")
 
 
 def fill(template: str, rng: random.Random, **given: str) -> str:
@@ -205,7 +214,7 @@ def write_fact(rng: random.Random) -> Exchange:
         (f"What does a~ {kind.word} [eat|like to eat]?", f"A~ {kind.word} likes to eat {kind.food}."),
         (f"Where do {kind.plural} live?", f"{many} live {home}."),
         (f"Where does a~ {kind.word} live?", f"A~ {kind.word} lives {home}."),
-        (f"[What is a~ {kind.word}|Tell me about {kind.plural}|What do you know about {kind.plural}]?",
+        (f"[What is a~ {kind.word}?|Tell me about {kind.plural}.|What do you know about {kind.plural}?]",
          f"A~ {kind.word} is {sort} that lives {home}. {many} like to eat {kind.food}."),
         (f"Do you like {kind.plural}?", f"Yes, I like {kind.plural} very much. I know a story about a~ {kind.word}."),
         (f"What is a good name for a~ {kind.word}?",
@@ -214,8 +223,8 @@ def write_fact(rng: random.Random) -> Exchange:
          f"A~ {kind.word} has {LEGS.get(kind.word, 'four')} legs."),
     ]  # fmt: skip
     if kind.sound:
-        facts.append((f"What does [the|a~] {kind.word} say?", f'The {kind.word} says "{kind.sound}".'))
-        facts.append((f"What sound does a~ {kind.word} make?", f'A~ {kind.word} says "{kind.sound}".'))
+        facts.append((f"What does [the|a~] {kind.word} say?", f'The {kind.word} says, "{kind.sound.capitalize()}!"'))
+        facts.append((f"What sound does a~ {kind.word} make?", f'A~ {kind.word} says, "{kind.sound.capitalize()}!"'))
     question, answer = rng.choice(facts)
     return fill(question, rng), fill(answer, rng)
 
@@ -223,36 +232,37 @@ def write_fact(rng: random.Random) -> Exchange:
 def write_request(rng: random.Random) -> tuple[str, Story]:
     """Return a request for a story, with a story that has everything the request names."""
     kind = stories.draw_kind(rng)
-    request = rng.choice(STORY_REQUESTS)
-    about = rng.choice(ABOUT)
-    choice = rng.randrange(6)
-    name = ""
-    plot = None
-    toy = ""
+    name = stories.draw_name(rng, kind.pronoun or rng.choice(("he", "she")))
     article = rng.choice(("a~", "a~", "a little", "a small"))
-    if "{subject}" not in request and not about:
-        subject = ""
-        story = stories.write_story(rng)
-    elif choice == 0 and "{subject}" not in request:
+    request = fill(rng.choice(STORY_REQUESTS), rng, about=rng.choice(ABOUT), subject="{subject}")
+    choice = rng.randrange(8) if "{subject}" in request else -1
+    if choice == -1:
+        subject, story = "", stories.write_story(rng)
+    elif choice == 0:
         plot = rng.choice(stories.PLOTS)
-        subject = plot.subject
-    elif choice == 1 and "{subject}" not in request:
+        subject, story = plot.subject, stories.write_story(rng, plot=plot)
+    elif choice == 1:
         plot = next(plot for plot in stories.PLOTS if plot.name == "lost_toy")
         toy = f"{rng.choice(stories.COLORS)} {rng.choice(stories.TOYS)}"
-        subject = f"a~ {toy}"
+        subject, story = f"a~ {toy}", stories.write_story(rng, plot=plot, toy=toy)
     elif choice == 2:
-        name = stories.draw_name(rng, kind.pronoun or rng.choice(("he", "she")))
         subject = f"{article} {kind.word} [named|called] {name}"
+        story = stories.write_story(rng, kind=kind, name=name)
     elif choice == 3:
-        name = stories.draw_name(rng, kind.pronoun or rng.choice(("he", "she")))
-        subject = f"{name} the {kind.word}"
+        subject, story = f"{name} the {kind.word}", stories.write_story(rng, kind=kind, name=name)
     else:
-        subject = f"{article} {kind.word}"
-    if subject:
-        chosen = kind if "{kind}" not in subject and choice >= 2 else None
-        story = stories.write_story(rng, kind=chosen, name=name, plot=plot, toy=toy)
-    question = request.replace("{about}", about).replace("{subject}", subject)
-    return fill(question, rng), story
+        subject, story = f"{article} {kind.word}", stories.write_story(rng, kind=kind)
+    return fill(request.replace("{subject}", subject), rng), story
+
+
+def accept_offer(rng: random.Random, answer: str) -> tuple[str, Story] | None:
+    """Return a "yes" and the story that the last answer offered, or None if it offered none."""
+    if match := OFFER.search(answer):
+        kind = next((kind for kind in stories.KINDS if kind.word == match[1]), None)
+        return fill(ACCEPT, rng), stories.write_story(rng, kind=kind)
+    if answer.endswith(("hear a story?", "another one?", "another story?", "tell you a story?")):
+        return fill(ACCEPT, rng), stories.write_story(rng)
+    return None
 
 
 def write_follow_up(rng: random.Random, story: Story) -> Exchange:
@@ -269,7 +279,7 @@ def write_follow_up(rng: random.Random, story: Story) -> Exchange:
         (f"[What kind of animal|Who|What] was {hero.name}?", f"{hero.name} was a~ {hero.kind.word}."),
         (f"What was {hero.name} like?", f"{hero.name} was very {story.trait}."),
         (f"Was {hero.name} happy [in|at] the end?", f"Yes, {subject} was happy [in|at] the end."),
-        ("[Did you like the story|Do you like this story]?", "Yes, I did. I like stories that end well."),
+        ("Do you like [the|this] story?", "Yes, I do. I like stories that end well."),
     ]  # fmt: skip
     if friend.name in story.text:
         who = friend.name if friend.kind.word in stories.CHILD else f"{friend.name} the {friend.kind.word}"
@@ -306,7 +316,11 @@ def write_chat(rng: random.Random) -> list[Message]:
     user_name = ""
     for turn in range(rng.choices((1, 2, 3, 4, 5), (30, 25, 20, 15, 10))[0]):
         roll = rng.random()
-        if told is not None and roll < 0.55:
+        offered = accept_offer(rng, messages[-1]["content"]) if turn else None
+        if offered is not None and roll < 0.4:
+            question, told = offered
+            answer = rng.choice(STORY_LEADS) + told.text
+        elif told is not None and roll < 0.55:
             question, answer = write_follow_up(rng, told)
         elif roll < 0.35:
             question, told = write_request(rng)

@@ -91,10 +91,24 @@ KINDS = (
     Kind("prince", "princes", "castle", pronoun="he"),
     Kind("knight", "knights", "castle"),
 )
+ALSO = tuple(
+    Kind(word, word + "s", group, pronoun=pronoun)
+    for group, words, pronoun in (
+        ("forest", "snail bee raccoon moose skunk bat bird chipmunk", ""),
+        ("farm", "horse donkey sheep chicken cricket ladybug", ""),
+        ("water", "crab snake penguin dragonfly", ""),
+        ("house", "hamster horse spider snowman", ""),
+        ("wild", "panda zebra giraffe crocodile kangaroo camel dinosaur koala", ""),
+        ("castle", "unicorn ghost troll", ""),
+        ("castle", "king wizard", "he"),
+        ("castle", "queen fairy witch mermaid", "she"),
+    )
+    for word in words.split()
+)
 FOLK = tuple(
     Kind(word, word + "s", "house")
     for word in (
-        "robot farmer baker sailor pirate painter gardener wizard teacher doctor clown "
+        "robot farmer baker sailor pirate painter gardener teacher doctor clown "
         "astronaut tailor miller shepherd dancer singer fisher explorer inventor".split()
     )
 )
@@ -394,7 +408,7 @@ PLOTS = (
         "was too heavy.|But it was hard work.] {He} pushed and pulled, and everything fell down. \"I "
         "cannot do this alone,\" said {hero} [with a sigh|and wiped {his} nose].",
         "{Fintro} [heard {him}|saw it]. \"[I have a strong rope|I have some nails and a hammer],\" said "
-        "{friend}. \"[May I help|Let me help you]?\" {Helper} came, too. \"I know how to [tie good "
+        "{friend}. \"[May I help?|Let me help you.]\" {Helper} came, too. \"I know how to [tie good "
         "knots|make it strong],\" said the {helpern}. So they all worked together. {hero} [held the "
         "wood|carried the wood], {friend} [pulled the rope|hit the nails], and the {helpern} [told "
         "them what to do|sang a song].",
@@ -518,14 +532,14 @@ PLOTS = (
 )  # fmt: skip
 
 OPENINGS = (
-    "Once upon a time, there was a {size}, {trait} {kind} named {hero}. {He} lived in {home} {place}.",
+    "Once upon a time, there was a~ {looks} {kind} named {hero}. {He} lived in {home} {place}.",
     "Once upon a time, there was a {size} {kind} named {hero}. {He} was very {trait} and lived {place}.",
     "Once upon a time, a~ {trait} {kind} named {hero} lived {place} with {his} {elder}.",
     "Once upon a time, there lived {place} a~ {trait} {kind}. {His} name was {hero}.",
     "Once upon a time, in {home} {place}, there lived a {size} {kind} named {hero}.",
     "Once there was a {size} {kind} called {hero}, who lived in {home} {place}.",
     "Long ago, a~ {trait} {kind} named {hero} lived in {home} {place}.",
-    "{hero} was a {size}, {trait} {kind}. {He} lived in {home} {place}.",
+    "{hero} was a~ {looks} {kind}. {He} lived in {home} {place}.",
     "{hero} the {kind} lived {place}. {He} was {size} and very {trait}.",
     "There once was a~ {trait} {kind} named {hero}, who lived {place}.",
     "In {home} {place} lived a {size} {kind} named {hero}.",
@@ -565,7 +579,8 @@ class Slots(dict[str, str]):
         if lower == key:
             raise KeyError(f"demo_stories: slot {{{key}}} is unknown")
         value = self[lower]
-        return value[0].upper() + value[1:]
+        at = 1 if value[0] == "{" else 0
+        return value[:at] + value[at].upper() + value[at + 1 :]
 
 
 def expand(template: str, slots: Slots, rng: random.Random) -> str:
@@ -574,7 +589,12 @@ def expand(template: str, slots: Slots, rng: random.Random) -> str:
         template = _CHOICE.sub(lambda match: rng.choice(match[1].split("|")), template)
     while "{" in template:
         template = template.format_map(slots)
-    return _ARTICLE.sub(lambda match: match[1] + ("n " if match[2][0] in "aeiou" or match[2] == "honest" else " "), template)
+    return _ARTICLE.sub(lambda match: match[1] + ("n " if takes_an(match[2]) else " "), template)
+
+
+def takes_an(word: str) -> bool:
+    """Return whether "an" and not "a" stands before the word (one of this module's words)."""
+    return word == "honest" or (word[0] in "aeiou" and word != "unicorn")
 
 
 @dataclass(frozen=True)
@@ -598,12 +618,9 @@ def draw_name(rng: random.Random, pronoun: str) -> str:
 
 
 def draw_kind(rng: random.Random, group: str = "") -> Kind:
-    """Return a kind, of the group if one is named; plain folk are rare."""
-    if group and group != "house":
-        return rng.choice([kind for kind in KINDS if kind.group == group])
-    if rng.random() < (0.3 if group else 0.1):
-        return rng.choice(FOLK)
-    return rng.choice([kind for kind in KINDS if group in ("", kind.group)])
+    """Return a kind, of the group if one is named; a third are ones that no question is about."""
+    kinds = rng.choice((KINDS, KINDS, ALSO + FOLK))
+    return rng.choice([kind for kind in kinds if group in ("", kind.group)])
 
 
 def draw_character(rng: random.Random, kind: Kind | None = None, unlike: Character | None = None) -> Character:
@@ -676,6 +693,7 @@ def draw_slots(rng: random.Random, hero: Character, friend: Character) -> Slots:
     slots.update(pronoun_slots(friend.pronoun, "f"))
     slots["trait"], slots["ftrait"] = rng.sample(TRAITS, 2)
     slots["size"] = rng.choice(SIZES)
+    slots["looks"] = "{trait} little" if slots["size"] == "little" else "{size}, {trait}"
     slots["home"] = rng.choice(HOMES[hero.kind.group])
     slots["place"] = rng.choice(PLACES[hero.kind.group])
     slots["elder"] = rng.choice(ELDERS)
@@ -714,7 +732,7 @@ def draw_slots(rng: random.Random, hero: Character, friend: Character) -> Slots:
 def introductions(friend: Character) -> Sequence[str]:
     """Return the ways in which a story may first name the hero's friend."""
     if friend.kind.word in CHILD:
-        return ("{his} friend {friend}", "a {fkind} named {friend}", "{friend}, a~ {ftrait} {fkind}")
+        return ("{his} friend {friend}", "a {fkind} named {friend}", "a~ {ftrait} {fkind} named {friend}")
     return ("{friend} the {fkind}", "{friend} the {fkind}", "{his} friend {friend} the {fkind}",
             "a~ {ftrait} {fkind} named {friend}")  # fmt: skip
 

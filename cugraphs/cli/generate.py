@@ -1,0 +1,60 @@
+"""``cugraphs generate MODEL PROMPT``: continue a text, streaming it to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from cugraphs.cli.options import add_model_options, add_sampling_options, load_llm, sampling_params
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+
+def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = subparsers.add_parser("generate", help="continue a text", description=__doc__)
+    add_model_options(parser)
+    parser.add_argument("prompt", metavar="PROMPT", help='the text to continue; "-" reads stdin')
+    parser.add_argument("--echo", action="store_true", help="print the prompt before the answer")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of streaming"
+    )
+    add_sampling_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Load, generate, print; statistics go to stderr."""
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    llm = load_llm(args, max_num_seqs=1)
+    params = sampling_params(args, llm)
+    start = time.perf_counter()
+    if args.json:
+        output = llm.generate(prompt, params)[0]
+        seconds = time.perf_counter() - start
+        record = {**dataclasses.asdict(output), "seconds": round(seconds, 6)}
+        print(json.dumps(record, ensure_ascii=False))
+        return 0
+    if args.echo:
+        print(prompt, end="", flush=True)
+    first_s = None
+    stream = llm.stream(prompt, params)
+    for piece in stream:
+        first_s = first_s or time.perf_counter() - start
+        print(piece, end="", flush=True)
+    seconds = time.perf_counter() - start
+    print(flush=True)
+    tokens = len(stream.output.outputs[0].token_ids)
+    decode_s = max(seconds - (first_s or seconds), 1e-9)
+    rate = f", {(tokens - 1) / decode_s:.1f} tokens/s after the first" if tokens > 1 else ""
+    print(
+        f"cugraphs: {tokens} tokens in {seconds:.2f} s, first text after "
+        f"{(first_s or seconds) * 1e3:.0f} ms{rate}",
+        file=sys.stderr,
+    )
+    return 0

@@ -1,0 +1,186 @@
+"""``cugraphs inspect MODEL``: what would run, where it lives, and what a decode step must move.
+
+Reads headers and plans; loads no weights and needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cugraphs.arena import Arena
+from cugraphs.checkpoint import Checkpoint
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.llm import plan_kv_cache
+from cugraphs.model_lookup import find_model
+from cugraphs.model_runner import StepPlan
+from cugraphs.models.llama import Llama
+from cugraphs.models.llama_config import LlamaConfig
+from cugraphs.models.weights import check_tensors
+from cugraphs.pricing import StepPrice, price_step
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+
+def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = subparsers.add_parser("inspect", help="show what would run", description=__doc__)
+    parser.add_argument(
+        "model", metavar="MODEL", help='a folder, "demo", or a Hub id such as org/name'
+    )
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="decode rows (default 1)")
+    parser.add_argument(
+        "--context", type=int, metavar="N", help="tokens in each sequence (default: a quarter)"
+    )
+    parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of weights and activations (default float32, as the CPU computes)",
+    )
+    parser.add_argument("--summary", action="store_true", help="leave the list of ops out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--traceback", action="store_true", help="show the Python traceback of an error"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan the model's steps and print them."""
+    folder = find_model(args.model)
+    with Checkpoint.open(folder) as checkpoint:
+        config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
+        check_tensors(checkpoint.tensors, config, str(folder))
+        stored_bytes = checkpoint.nbytes
+    max_model_len = args.max_model_len or config.longest_max_model_len
+    config.check_max_model_len(max_model_len)
+    context = max(max_model_len // 4, 1) if args.context is None else args.context
+    for name, value, high in (("batch", args.batch, 1024), ("context", context, max_model_len)):
+        if not 1 <= value <= high:
+            raise ValueError(f"inspect: --{name} is {value}, expected 1 to {high}")
+    cache = plan_kv_cache(config, args.dtype, max_model_len, args.batch, None)
+    plan = StepPlan(
+        Llama(config, args.dtype),
+        cache,
+        vocab_size=config.vocab_size,
+        max_num_seqs=args.batch,
+        max_num_batched_tokens=max(2048, args.batch),
+    )
+    decode = plan.decode[plan.ladder.class_for(args.batch)]
+    price = price_step(decode.program, {"rows": args.batch}, context=context)
+    arena = plan.arena()
+    if args.json:
+        print(json.dumps(_record(config, plan, price, arena, stored_bytes, args.batch, context)))
+        return 0
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(_config_table(config, stored_bytes, args.dtype))
+    if not args.summary:
+        print(decode.program)
+    print()
+    print(f"decode step of {args.batch} rows: {decode.assignment.report()}")
+    print(f"mixed step of {plan.max_num_batched_tokens} tokens: {plan.mixed.assignment.report()}")
+    print(_memory_map(arena, cache, config, args.dtype))
+    print()
+    console.print(_price_table(price, args.batch, context))
+    print(
+        f"a decode step streams {price.total.bytes_accessed:,} bytes: "
+        f"{price.weight_bytes:,} of weights, the rest K, V and activations"
+    )
+    return 0
+
+
+def _config_table(config: LlamaConfig, stored_bytes: int, dtype: str) -> Table:
+    table = Table("key", "value", title="config")
+    for key, value in _config_record(config).items():
+        table.add_row(key, str(value))
+    table.add_row("parameters", f"{config.num_parameters:,}")
+    table.add_row("stored", f"{stored_bytes:,} bytes of {config.dtype}, computed in {dtype}")
+    return table
+
+
+def _config_record(config: LlamaConfig) -> dict[str, Any]:
+    record = dataclasses.asdict(config)
+    record["rope"] = {key: value for key, value in record["rope"].items() if value is not None}
+    return record
+
+
+def _memory_map(arena: Arena, cache: KVCacheShape, config: LlamaConfig, dtype: str) -> str:
+    element_bytes = {"float32": 4}.get(dtype, 2)
+    lines = [
+        f"weights: {config.num_parameters * element_bytes:,} bytes in one allocation",
+        f"KV pool: {cache.nbytes:,} bytes in one allocation: {cache.num_blocks} blocks of "
+        f"{cache.block_size} tokens, {cache.bytes_per_block:,} bytes each",
+        arena.memory_map(),
+    ]
+    return "\n".join(lines)
+
+
+def _price_table(price: StepPrice, batch: int, context: int) -> Table:
+    table = Table(
+        "kernel", title=f"decode step: {batch} rows, {context} tokens in each sequence"
+    )
+    for column in ("launches", "bytes", "flops"):
+        table.add_column(column, justify="right")
+    for kernel in price.kernels:
+        table.add_row(
+            kernel.name,
+            str(kernel.launches),
+            f"{kernel.cost.bytes_accessed:,}",
+            f"{kernel.cost.flops:,}",
+        )
+    total = price.total
+    table.add_section()
+    table.add_row("all", str(price.launches), f"{total.bytes_accessed:,}", f"{total.flops:,}")
+    return table
+
+
+def _record(
+    config: LlamaConfig,
+    plan: StepPlan,
+    price: StepPrice,
+    arena: Arena,
+    stored_bytes: int,
+    batch: int,
+    context: int,
+) -> Mapping[str, Any]:
+    decode = plan.decode[plan.ladder.class_for(batch)]
+    return {
+        "config": _config_record(config),
+        "parameters": config.num_parameters,
+        "stored_bytes": stored_bytes,
+        "program": str(decode.program).splitlines(),
+        "arena_bytes": arena.nbytes,
+        "arena": [dataclasses.asdict(region) for region in arena.regions.values()],
+        "temporaries": {
+            "decode_bytes": decode.assignment.arena_bytes,
+            "decode_lower_bound_bytes": decode.assignment.peak_live_bytes,
+            "mixed_bytes": plan.mixed.assignment.arena_bytes,
+            "mixed_lower_bound_bytes": plan.mixed.assignment.peak_live_bytes,
+        },
+        "kv_pool": {
+            "bytes": plan.cache.nbytes,
+            "num_blocks": plan.cache.num_blocks,
+            "block_size": plan.cache.block_size,
+        },
+        "decode_step": {
+            "batch": batch,
+            "context": context,
+            "launches": price.launches,
+            "bytes": price.total.bytes_accessed,
+            "weight_bytes": price.weight_bytes,
+            "flops": price.total.flops,
+            "kernels": {
+                k.name: {"launches": k.launches, **dataclasses.asdict(k.cost)}
+                for k in price.kernels
+            },
+        },
+    }

@@ -1,0 +1,85 @@
+"""Options that several subcommands share, and what they make: an ``LLM`` and ``SamplingParams``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from cugraphs.llm import LLM
+from cugraphs.sampling_params import SamplingParams
+
+_SAMPLING = (
+    ("max_tokens", int, "tokens to generate at most (default: until EOS or the model's limit)"),
+    ("temperature", float, "0 takes the likeliest token (default: generation_config.json's)"),
+    ("top_k", int, "sample from the K likeliest tokens only; 0 is off"),
+    ("top_p", float, "sample from the likeliest tokens that together have this probability"),
+    ("min_p", float, "drop tokens below this share of the likeliest token's probability"),
+    ("repetition_penalty", float, "above 1 makes tokens of prompt and answer less likely"),
+    ("presence_penalty", float, "subtracted from the logit of tokens already in the answer"),
+    ("frequency_penalty", float, "subtracted once for each time they are in it"),
+    ("seed", int, "makes the sampled tokens repeatable"),
+)
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL and the options that shape an ``LLM``."""
+    parser.add_argument(
+        "model", metavar="MODEL", help='a folder, "demo", or a Hub id such as org/name'
+    )
+    parser.add_argument("--device", default="auto", help="auto or cpu (default: auto)")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
+    parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
+    parser.add_argument("--num-kv-blocks", type=int, metavar="N", help="blocks of 16 tokens")
+    parser.add_argument(
+        "--traceback", action="store_true", help="show the Python traceback of an error"
+    )
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each sampling parameter that a person would type."""
+    group = parser.add_argument_group("sampling")
+    for name, type_, text in _SAMPLING:
+        flag = "--" + name.replace("_", "-")
+        group.add_argument(flag, type=type_, metavar=type_.__name__.upper(), help=text)
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be repeated"
+    )
+    group.add_argument("--ignore-eos", action="store_true", help="go on after EOS")
+
+
+def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
+    """The model's own sampling, with what was given on the command line in its place."""
+    given = {name: getattr(args, name) for name, _, _ in _SAMPLING}
+    given = {name: value for name, value in given.items() if value is not None}
+    if args.stop:
+        given["stop"] = args.stop
+    if args.ignore_eos:
+        given["ignore_eos"] = True
+    return dataclasses.replace(llm.default_params(), **given)
+
+
+def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bool = False) -> LLM:
+    """Load the model with a progress bar on stderr, which shows only on a terminal."""
+    columns = (
+        TextColumn("loading weights"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("loading", total=None)
+        return LLM(
+            args.model,
+            device=args.device,
+            dtype=args.dtype,
+            max_model_len=args.max_model_len,
+            max_num_seqs=max_num_seqs,
+            num_kv_blocks=args.num_kv_blocks,
+            batch_invariant=batch_invariant,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )

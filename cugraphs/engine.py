@@ -1,0 +1,304 @@
+"""Requests in, tokens out, one step at a time: schedule, run, collect.
+
+Knows no files and no devices; the runner and the tokenizer arrive as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cugraphs.block_manager import BlockManager
+from cugraphs.completion import Completion
+from cugraphs.kernel import Array
+from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
+from cugraphs.outputs import Logprob, RequestOutput
+from cugraphs.sampling_params import SamplingParams
+from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS, write_slot
+from cugraphs.scheduler import ScheduledChunk, Scheduler
+from cugraphs.sequence import Sequence as TokenSequence
+from cugraphs.step_state import Chunk
+from cugraphs.tokenizer import Tokenizer
+
+
+@dataclass(eq=False)
+class _Request:
+    """A prompt with its ``n`` growing answers."""
+
+    request_id: int
+    prompt: str | None
+    prompt_token_ids: list[int]
+    completions: list[Completion]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+
+    @property
+    def finished(self) -> bool:
+        return all(c.sequence.finish_reason is not None for c in self.completions)
+
+    def output(self) -> RequestOutput:
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=tuple(self.prompt_token_ids),
+            outputs=tuple(completion.output() for completion in self.completions),
+            finished=self.finished,
+            prompt_logprobs=None if self.prompt_logprobs is None else tuple(self.prompt_logprobs),
+        )
+
+
+class Engine:
+    """Continuous batching over one model runner."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        max_num_seqs: int,
+        seed: int | None = None,
+    ) -> None:
+        """Start with no requests.
+
+        Args:
+            runner: runs the steps.
+            tokenizer: of the model.
+            vocab_size: of the model; token ids are below it.
+            max_num_seqs: sequences that run at once.
+            seed: makes the seeds of requests without one repeatable; None draws them at random.
+
+        Raises:
+            ValueError: the KV cache cannot hold one sequence of the model's length; or the model
+                has too many EOS tokens.
+        """
+        cache = runner.plan.cache
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_model_len = cache.max_model_len
+        self._eos_token_ids = sorted(tokenizer.eos_token_ids)
+        self._requests: dict[int, _Request] = {}
+        self._owner: dict[TokenSequence, tuple[_Request, Completion]] = {}
+        self._next_request_id = 0
+        self._next_seq_id = 0
+        self._seeds = np.random.default_rng(seed)
+        self.blocks = BlockManager(cache.num_blocks, cache.block_size)
+        needed = self.blocks.blocks_for(cache.max_model_len)
+        if self.blocks.num_usable < needed:
+            raise ValueError(
+                f"Engine: the KV cache has {self.blocks.num_usable} usable blocks of "
+                f"{cache.block_size} tokens, expected at least {needed} for max_model_len "
+                f"{cache.max_model_len}; raise num_kv_blocks to {needed + 1} or lower max_model_len"
+            )
+        if len(self._eos_token_ids) > MAX_EOS_TOKEN_IDS:
+            raise ValueError(
+                f"Engine: the model has {len(self._eos_token_ids)} EOS tokens, "
+                f"expected at most {MAX_EOS_TOKEN_IDS}"
+            )
+        self.scheduler = Scheduler(
+            self.blocks,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=runner.plan.max_num_batched_tokens,
+            max_prompt_logits=PROMPT_LOGITS_ROWS,
+        )
+
+    def add_request(
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        prompt: str | None = None,
+    ) -> int:
+        """Queue a prompt.
+
+        Args:
+            prompt_token_ids: 1 to ``max_model_len - 1`` token ids.
+            params: how to continue it.
+            prompt: its text, handed back in the outputs.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            ValueError: the prompt is empty or too long, or a token id is not the model's.
+        """
+        token_ids = list(prompt_token_ids)
+        self._check_prompt(token_ids, params)
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        left = self._max_model_len - len(token_ids)
+        max_tokens = left if params.max_tokens is None else min(params.max_tokens, left)
+        seed = params.seed
+        if seed is None:
+            seed = int(self._seeds.integers(2**64, dtype=np.uint64))
+        completions = []
+        for sample_index in range(params.n):
+            sequence = TokenSequence(
+                self._next_seq_id, token_ids, params, max_tokens, seed, sample_index
+            )
+            self._next_seq_id += 1
+            completions.append(Completion(sequence, self._tokenizer))
+        prompt_logprobs: list[dict[int, Logprob] | None] | None = (
+            None if params.prompt_logprobs is None else [None]
+        )
+        request = _Request(request_id, prompt, token_ids, completions, prompt_logprobs)
+        self._requests[request_id] = request
+        for completion in completions:
+            self._owner[completion.sequence] = (request, completion)
+            self.scheduler.add(completion.sequence)
+        return request_id
+
+    def abort(self, request_id: int) -> RequestOutput | None:
+        """Stop a request; returns what it has so far, or None if there is no such request."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        for completion in request.completions:
+            if completion.sequence.finish_reason is None:
+                completion.sequence.finish("abort")
+                completion.flush()
+                self._drop(completion.sequence)
+        return self._requests.pop(request_id).output()
+
+    def output(self, request_id: int) -> RequestOutput:
+        """What an unfinished request has so far.
+
+        Raises:
+            KeyError: there is no such request.
+        """
+        return self._requests[request_id].output()
+
+    def has_unfinished(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._requests)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; returns the requests that got a token, each with all it has so far.
+
+        Raises:
+            FloatingPointError: the logits of a sequence hold NaN.
+        """
+        scheduled = self.scheduler.schedule()
+        if not scheduled:
+            return []
+        for chunk in scheduled:
+            if chunk.is_new:
+                self._write_slot(chunk.sequence)
+        chunks = [self._chunk(item) for item in scheduled]
+        return self._collect(scheduled, chunks, self._runner.run(chunks))
+
+    def _chunk(self, scheduled: ScheduledChunk) -> Chunk:
+        """The tokens of a scheduled chunk, and what is wanted of its rows."""
+        sequence, start = scheduled.sequence, scheduled.sequence.num_computed
+        stop = start + scheduled.num_tokens
+        params = sequence.params
+        targets: list[int] = []
+        if sequence.wants_prompt_logprobs:
+            targets = sequence.prompt_token_ids[start + 1 : stop + 1]
+        return Chunk(
+            token_ids=sequence.tokens(start, stop),
+            start=start,
+            block_table=self.blocks.block_table(sequence.seq_id),
+            slot=sequence.slot,
+            samples=scheduled.samples,
+            num_logprobs=-1 if params.logprobs is None else params.logprobs,
+            prompt_targets=targets,
+            num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        )
+
+    def _collect(
+        self,
+        scheduled: Sequence[ScheduledChunk],
+        chunks: Sequence[Chunk],
+        outputs: Mapping[str, Array],
+    ) -> list[RequestOutput]:
+        """Hand each row's results to its sequence, and drop the sequences that end."""
+        progressed: dict[int, _Request] = {}
+        row = 0
+        for item, chunk in zip(scheduled, chunks, strict=True):
+            sequence = item.sequence
+            request, completion = self._owner[sequence]
+            sequence.num_computed += item.num_tokens
+            for position, token_id in enumerate(chunk.prompt_targets, start=chunk.start):
+                if position == sequence.num_prompt_logprobs:
+                    sequence.num_prompt_logprobs += 1
+                    if sequence.sample_index == 0 and request.prompt_logprobs is not None:
+                        request.prompt_logprobs.append(self._logprobs(outputs, row, token_id))
+                row += 1
+            if not chunk.samples:
+                continue
+            token_id = int(outputs["token_ids"][row])
+            if token_id < 0:
+                raise FloatingPointError(
+                    f"Engine: the logits of request {request.request_id} at position "
+                    f"{sequence.num_tokens} hold NaN, expected numbers; the weights are damaged, "
+                    "or overflow in this dtype"
+                )
+            if completion.logprobs is not None:
+                completion.logprobs.append(self._logprobs(outputs, row, token_id))
+            row += 1
+            completion.append(token_id)
+            if sequence.finish_reason is not None:
+                self._drop(sequence)
+            progressed[request.request_id] = request
+        for request_id, request in progressed.items():
+            if request.finished:
+                del self._requests[request_id]
+        return [request.output() for request in progressed.values()]
+
+    def _logprobs(
+        self, outputs: Mapping[str, Array], row: int, token_id: int
+    ) -> dict[int, Logprob]:
+        """The likeliest tokens of a row, and ``token_id`` if it is not among them."""
+        found = {}
+        for rank, top_id in enumerate(outputs["top_ids"][row].tolist(), start=1):
+            if top_id < 0:
+                break
+            logprob = float(outputs["top_logprobs"][row, rank - 1])
+            found[top_id] = Logprob(logprob, rank, self._token_text(top_id))
+        if token_id not in found:
+            logprob = float(outputs["target_logprobs"][row])
+            rank = int(outputs["target_ranks"][row])
+            found[token_id] = Logprob(logprob, rank, self._token_text(token_id))
+        return found
+
+    def _token_text(self, token_id: int) -> str:
+        return self._tokenizer.decode([token_id], skip_special_tokens=False)
+
+    def _write_slot(self, sequence: TokenSequence) -> None:
+        params = sequence.params
+        eos = [] if params.ignore_eos else self._eos_token_ids
+        write_slot(
+            self._runner.state,
+            sequence.slot,
+            params,
+            seed=sequence.seed,
+            sample_index=sequence.sample_index,
+            stop_token_ids=[*eos, *(params.stop_token_ids or ())],
+            prompt_token_ids=sequence.prompt_token_ids,
+            output_token_ids=sequence.output_token_ids,
+        )
+
+    def _drop(self, sequence: TokenSequence) -> None:
+        self.scheduler.finish(sequence)
+        del self._owner[sequence]
+
+    def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> None:
+        if not token_ids:
+            raise ValueError("Engine: the prompt has 0 tokens, expected at least 1")
+        if len(token_ids) >= self._max_model_len:
+            raise ValueError(
+                f"Engine: the prompt has {len(token_ids)} tokens, expected at most "
+                f"{self._max_model_len - 1}: max_model_len is {self._max_model_len} "
+                "and one token is generated"
+            )
+        named = [("a prompt token id", token_ids)]
+        named += [("a token id of logit_bias", list(params.logit_bias or ()))]
+        named += [("a token id of stop_token_ids", list(params.stop_token_ids or ()))]
+        for name, ids in named:
+            if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
+                wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
+                raise ValueError(
+                    f"Engine: {name} is {wrong}, expected 0 to {self._vocab_size - 1}"
+                )

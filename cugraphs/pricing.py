@@ -1,0 +1,64 @@
+"""What a step must cost: launches, bytes over memory and flops, by kernel.
+
+Bytes count each operand of each launch once, weights included. No device is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cugraphs.kernel import Cost
+from cugraphs.program import Kind, Program
+
+
+@dataclass(frozen=True)
+class KernelPrice:
+    """The work of all launches of one kernel in a step."""
+
+    name: str
+    launches: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """The work of one step.
+
+    Args:
+        kernels: by kernel, in order of first launch.
+        weight_bytes: of the weights that the step streams whole; a gathered table is not among
+            them unless it is also a matrix of the step.
+    """
+
+    kernels: tuple[KernelPrice, ...]
+    weight_bytes: int
+
+    @property
+    def launches(self) -> int:
+        """Launches of the step."""
+        return sum(kernel.launches for kernel in self.kernels)
+
+    @property
+    def total(self) -> Cost:
+        """The work of all kernels."""
+        return sum((kernel.cost for kernel in self.kernels), Cost(0, 0))
+
+
+def price_step(program: Program, sizes: Mapping[str, int], *, context: int) -> StepPrice:
+    """Price ``program`` at these sizes.
+
+    Args:
+        program: the step.
+        sizes: of its dims.
+        context: tokens in the cache of each sequence, the current one included.
+    """
+    prices: dict[str, KernelPrice] = {}
+    streamed = set()
+    for op in program.ops:
+        cost = op.cost(sizes, context=context)
+        known = prices.get(op.kernel.name, KernelPrice(op.kernel.name, 0, Cost(0, 0)))
+        prices[op.kernel.name] = KernelPrice(known.name, known.launches + 1, known.cost + cost)
+        weights = [buffer for buffer in op.read if buffer.kind is Kind.WEIGHT]
+        streamed |= {w for w in weights if w.type.nbytes <= cost.bytes_accessed}
+    return StepPrice(tuple(prices.values()), sum(w.type.nbytes for w in streamed))

@@ -1,0 +1,51 @@
+"""Every kernel of the project, one pair of files each; tests and benchmarks iterate over ``ALL``.
+
+Imports no CuPy.
+"""
+
+from .add import ADD
+from .add_rms_norm import ADD_RMS_NORM
+from .adjust_logits import ADJUST_LOGITS
+from .embedding import EMBEDDING
+from .greedy_sample import GREEDY_SAMPLE
+from .linear import LINEAR
+from .logprobs import LOGPROBS
+from .paged_decode_attention import PAGED_DECODE_ATTENTION
+from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
+from .rms_norm import RMS_NORM
+from .rope_append import ROPE_APPEND
+from .sample import SAMPLE
+from .silu_and_mul import SILU_AND_MUL
+
+ALL = (
+    EMBEDDING,
+    ADD,
+    RMS_NORM,
+    ADD_RMS_NORM,
+    LINEAR,
+    ROPE_APPEND,
+    PAGED_DECODE_ATTENTION,
+    PAGED_PREFILL_ATTENTION,
+    SILU_AND_MUL,
+    GREEDY_SAMPLE,
+    ADJUST_LOGITS,
+    SAMPLE,
+    LOGPROBS,
+)
+
+__all__ = [
+    "ADD",
+    "ADD_RMS_NORM",
+    "ADJUST_LOGITS",
+    "ALL",
+    "EMBEDDING",
+    "GREEDY_SAMPLE",
+    "LINEAR",
+    "LOGPROBS",
+    "PAGED_DECODE_ATTENTION",
+    "PAGED_PREFILL_ATTENTION",
+    "RMS_NORM",
+    "ROPE_APPEND",
+    "SAMPLE",
+    "SILU_AND_MUL",
+]

@@ -1,0 +1,66 @@
+"""Embedding: ``out[t] = table[token_ids[t]]``, zeros where the id is negative (a dead row).
+
+Nothing is computed, so nothing is rounded. The same kernel gathers the rows that are sampled from
+the hidden states of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+
+from .case_arrays import Make, int32, normal
+
+
+def reference(token_ids: Array, table: Array) -> tuple[Array]:
+    """Gather rows of a table.
+
+    Args:
+        token_ids: int32 [tokens]; below the vocabulary's size, negative in dead rows.
+        table: T [vocab, hidden].
+
+    Returns:
+        T [tokens, hidden].
+    """
+    dead = token_ids < 0
+    if not dead.any():
+        return (table.take(token_ids, axis=0),)
+    out = table.take(np.where(dead, 0, token_ids), axis=0)
+    out[dead] = 0
+    return (out,)
+
+
+def cost(axes: Axes, dtype: str) -> Cost:
+    """Only the gathered rows of the table are read."""
+    tokens, hidden = axes["tokens"], axes["hidden"]
+    return Cost(2 * tokens * hidden * DTYPES[dtype].itemsize + 4 * tokens, 0)
+
+
+def _inputs(vocab: int, hidden: int, token_ids: Sequence[int]) -> Make:
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        return int32(token_ids), normal(rng, dtype, (vocab, hidden))
+
+    return make
+
+
+EMBEDDING = Kernel(
+    name="embedding",
+    operands=(
+        Operand("out", ("tokens", "hidden"), "T", Access.WRITE),
+        Operand("token_ids", ("tokens",), "int32"),
+        Operand("table", ("vocab", "hidden"), "T"),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one_row", _inputs(50, 64, [17])),
+        Case("first_last_and_repeated", _inputs(50, 33, [0, 49, 49, 7, 0])),
+        Case("dead_rows", _inputs(20, 48, [-1, 3, -1, 19, -1])),
+        Case("only_dead_rows", _inputs(20, 8, [-1, -1])),
+        Case("wide", _inputs(7, 4096, [6, 0, 3])),
+    ),
+)

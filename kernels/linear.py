@@ -1,0 +1,107 @@
+"""Linear: ``out = x @ weight.T + bias``; products are summed in float32, rounded once at the store.
+
+Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum over
+``in_features``, by the number of rows; some of its kernels even treat rows of one tile differently.
+So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
+same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+
+from .case_arrays import Make, normal
+from .precision import quiet, store, widen
+
+# Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
+# product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
+MATVEC_MAX_ROWS = 3
+
+
+@quiet
+def reference(
+    x: Array, weight: Array, bias: Array | None = None, *, batch_invariant: bool = False
+) -> tuple[Array]:
+    """Multiply by a weight as checkpoints store it, one output feature a row.
+
+    Args:
+        x: T [tokens, in_features].
+        weight: T [out_features, in_features].
+        bias: T [out_features], or None.
+        batch_invariant: a row's result has the same bits whatever rows are beside it.
+
+    Returns:
+        T [tokens, out_features].
+    """
+    wide = widen(x)
+    transposed = widen(weight).T
+    if batch_invariant or len(wide) <= MATVEC_MAX_ROWS:
+        # A stack of 1-row matrices: NumPy hands each one to BLAS as a matrix-vector product.
+        out: Array = np.matmul(wide[:, None], transposed)[:, 0]
+    else:
+        out = np.matmul(wide, transposed)
+    if bias is not None:
+        out += widen(bias)
+    return (store(out, x.dtype),)
+
+
+def cost(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> Cost:
+    """Each matrix moves once. A bias is not counted: it is 1/in_features of the weight."""
+    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
+    elements = tokens * in_features + in_features * out_features + tokens * out_features
+    return Cost(elements * DTYPES[dtype].itemsize, 2 * tokens * in_features * out_features)
+
+
+def _inputs(tokens: int, in_features: int, out_features: int, *, bias: bool = False) -> Make:
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        x = normal(rng, dtype, (tokens, in_features))
+        weight = normal(rng, dtype, (out_features, in_features), in_features**-0.5)
+        return (x, weight, normal(rng, dtype, (out_features,))) if bias else (x, weight)
+
+    return make
+
+
+def _positive(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """A sum that only grows: an accumulator of the operands' dtype would stop growing."""
+    x, weight = _inputs(4, 2048, 24)(rng, dtype)
+    return abs(x), abs(weight)
+
+
+def _last_feature(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """All weight is on the last input feature, which a wrong loop bound drops."""
+    x, weight = _inputs(3, 131, 40)(rng, dtype)
+    weight[:, :-1] *= 1e-3
+    weight[:, -1] += 1
+    return x, weight
+
+
+LINEAR = Kernel(
+    name="linear",
+    operands=(
+        Operand("out", ("tokens", "out_features"), "T", Access.WRITE),
+        Operand("x", ("tokens", "in_features"), "T"),
+        Operand("weight", ("out_features", "in_features"), "T"),
+        Operand("bias", ("out_features",), "T", optional=True),
+    ),
+    reference=reference,
+    cost=cost,
+    cases=(
+        Case("one_row", _inputs(1, 64, 48)),
+        Case("one_row_odd", _inputs(1, 77, 13)),
+        Case("odd", _inputs(3, 33, 7)),
+        Case("one_element", _inputs(1, 1, 1)),
+        Case("bias", _inputs(5, 96, 40, bias=True)),
+        Case("one_row_bias", _inputs(1, 96, 40, bias=True)),
+        Case("five_rows", _inputs(5, 576, 192)),
+        Case("tile_and_one", _inputs(17, 128, 65)),
+        Case("many_rows", _inputs(64, 256, 96)),
+        Case("positive", _positive),
+        Case("last_feature", _last_feature),
+        Case("batch_invariant", _inputs(9, 100, 33), {"batch_invariant": True}),
+        Case("batch_invariant_bias", _inputs(2, 64, 50, bias=True), {"batch_invariant": True}),
+    ),
+)

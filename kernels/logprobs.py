@@ -1,0 +1,171 @@
+"""Log-probabilities: ``l[i] - m - log(sum(exp(l - m)))`` of a target token and of the likeliest.
+
+On the logits as the model gives them, before biases, penalties, temperature and filters (vLLM's
+``raw_logprobs``). Ranks and the likeliest tokens follow the order (logit descending, id ascending):
+the rank of a token is 1 + the number of tokens before it, so that the token of rank k is entry
+k - 1 of the list, ties included.
+
+A row with ``num_logprobs`` -1, or without a target, gives 0, 0, -1 and 0. Entries beyond the number
+wanted, or beyond the vocabulary, are -1 and 0. A row that is no distribution (NaN or +inf in it, or
+nothing above -inf) gives a log-probability of NaN, rank 0 and no list.
+
+Rounding: in float32 (float64 when the logits are float64), one rounding at the store.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+
+from .precision import quiet, widen
+from .sample import largest
+
+
+@quiet
+def reference(
+    logits: Array, token_ids: Array, target_ids: Array, num_logprobs: Array, *, max_logprobs: int
+) -> tuple[Array, Array, Array, Array]:
+    """Report the target's log-probability and rank, and the likeliest tokens, of each row.
+
+    Args:
+        logits: T [rows, vocab].
+        token_ids: int32 [rows]; sampled; negative where none could be.
+        target_ids: int32 [rows]; the token asked about; -1 is the sampled one.
+        num_logprobs: int32 [rows]; likeliest tokens wanted, 0 to max_logprobs; -1 wants nothing.
+        max_logprobs: columns of the list.
+
+    Returns:
+        target_logprobs, float32 [rows]; target_ranks, int32 [rows]; top_ids, int32
+        [rows, max_logprobs]; top_logprobs, float32 [rows, max_logprobs].
+    """
+    rows = len(logits)
+    target_logprobs = np.zeros(rows, np.float32)
+    target_ranks = np.zeros(rows, np.int32)
+    top_ids = np.full((rows, max_logprobs), -1, np.int32)
+    top_logprobs = np.zeros((rows, max_logprobs), np.float32)
+    results = (target_logprobs, target_ranks, top_ids, top_logprobs)
+    wanted = num_logprobs >= 0
+    if not wanted.any():
+        return results
+    targets = np.where(target_ids >= 0, target_ids, token_ids)
+    for row in np.flatnonzero(wanted & (targets >= 0)).tolist():
+        values, target = widen(logits[row]), targets[row]
+        peak = values.max()
+        if not math.isfinite(peak):
+            target_logprobs[row] = np.nan
+            continue
+        exponentials = values - peak
+        log_sum = np.log(np.exp(exponentials, out=exponentials).sum())
+        value = values[target]
+        before = np.count_nonzero(values > value) + np.count_nonzero(values[:target] == value)
+        target_logprobs[row] = value - peak - log_sum
+        target_ranks[row] = before + 1
+        count = min(int(num_logprobs[row]), max_logprobs, len(values))
+        if count:
+            top = largest(values, count, np.partition(values, -count)[-count])
+            top = top[np.argsort(-values[top], kind="stable")]
+            top_ids[row, :count] = top
+            top_logprobs[row, :count] = values[top] - peak - log_sum
+    return results
+
+
+def check(axes: Axes, *, max_logprobs: int) -> None:
+    """The list has a column, and there is a token to ask about.
+
+    Raises:
+        ValueError: max_logprobs or vocab is below 1.
+    """
+    if max_logprobs < 1:
+        raise ValueError(f"logprobs: max_logprobs is {max_logprobs}, expected at least 1")
+    if axes["vocab"] < 1:
+        raise ValueError(f"logprobs: axis 'vocab' is {axes['vocab']}, expected at least 1")
+
+
+def cost(axes: Axes, dtype: str, *, max_logprobs: int) -> Cost:
+    """Rows that want all: every logit read once; subtract, exp, add and compare, 4 flops each."""
+    rows, vocab = axes["rows"], axes["vocab"]
+    row_bytes = 3 * 4 + 2 * 4 + 8 * max_logprobs
+    return Cost(rows * (vocab * DTYPES[dtype].itemsize + row_bytes), 4 * rows * vocab)
+
+
+def _case(
+    name: str,
+    vocab: int,
+    *,
+    scale: float = 3.0,
+    levels: int = 0,
+    banned: float = 0.0,
+    broken: bool = False,
+    max_logprobs: int = 20,
+) -> Case:
+    """Make 12 rows that want -1 to ``max_logprobs`` tokens beside a sampled or a given target.
+
+    Args:
+        name: of the case.
+        vocab: tokens.
+        scale: standard deviation of the logits.
+        levels: if above 0, logits are whole numbers below it, so that many tie.
+        banned: share of the tokens that have a logit of -inf.
+        broken: give some rows NaN, +inf or only -inf.
+        max_logprobs: columns of the list.
+    """
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        rows = 12
+        logits = rng.normal(scale=scale, size=(rows, vocab))
+        if levels:
+            logits = rng.integers(levels, size=(rows, vocab)).astype(np.float64)
+        logits[rng.random((rows, vocab)) < banned] = -np.inf
+        logits[:, rng.integers(vocab)] = 1.0  # no row is without a token by chance
+        num_logprobs = np.resize(np.array([-1, 0, 1, max_logprobs // 2, max_logprobs]), rows)
+        logits[num_logprobs < 0] = np.nan
+        token_ids = rng.integers(vocab, size=rows)
+        if broken:
+            logits[1, vocab - 1] = np.nan
+            logits[2, vocab // 2] = np.inf
+            logits[3] = -np.inf
+            token_ids[1:5] = -1
+        target_ids = np.where(rng.random(rows) < 0.5, rng.integers(vocab, size=rows), -1)
+        return (
+            logits.astype(dtype),
+            token_ids.astype(np.int32),
+            target_ids.astype(np.int32),
+            num_logprobs.astype(np.int32),
+        )
+
+    return Case(name, make, {"max_logprobs": max_logprobs})
+
+
+LOGPROBS = Kernel(
+    name="logprobs",
+    operands=(
+        Operand("target_logprobs", ("rows",), "float32", Access.WRITE),
+        Operand("target_ranks", ("rows",), "int32", Access.WRITE),
+        Operand("top_ids", ("rows", "max_logprobs"), "int32", Access.WRITE),
+        Operand("top_logprobs", ("rows", "max_logprobs"), "float32", Access.WRITE),
+        Operand("logits", ("rows", "vocab"), "T"),
+        Operand("token_ids", ("rows",), "int32"),
+        Operand("target_ids", ("rows",), "int32"),
+        Operand("num_logprobs", ("rows",), "int32"),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    cases=(
+        _case("random", 1000),
+        _case("nearly_flat", 1000, scale=1e-3),
+        _case("peaked", 1000, scale=50.0),
+        _case("ties", 1000, levels=3),
+        _case("banned", 1000, banned=0.99),
+        _case("broken_rows", 1000, broken=True),
+        _case("one_token", 1),
+        _case("two_tokens", 2),
+        _case("odd_vocab", 33),
+        _case("one_column", 33, max_logprobs=1),
+        _case("large_vocab", 128_256),
+    ),
+)

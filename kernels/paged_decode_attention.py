@@ -1,0 +1,204 @@
+"""Attention of one new token per sequence over the paged KV cache (decode).
+
+``out[r, h] = softmax(scale * q[r, h] @ K.T) @ V``, K and V the first ``seq_lens[r]`` tokens of the
+sequence's blocks, of the KV head that head ``h`` shares (``h // (heads/kv_heads)``).
+
+Rounding: scores, softmax and sum in float32, one rounding at the store. A dead row (length 0) gives
+zeros. Blocks after the last one that holds a token are not read, slots after the last token do not
+enter the result: they may hold NaN. Each row is computed alone, at its own length, so its bits do
+not depend on the rows beside it, with ``batch_invariant`` or without.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Access, Array, Axes, Cost, Kernel, Operand
+
+from .paged_cases import NOISE, Heads, decode_case
+from .precision import quiet, store, widen
+
+# A long sequence is gathered and used this many blocks at a time, so that the copy stays in a
+# core's cache: 3 to 4 times as fast as one copy of 8,000 tokens.
+CHUNK_BLOCKS = 32
+
+# Up to this many query heads per KV head, one matrix-vector product a head beats a thin matrix
+# product in OpenBLAS (which also stalls all its threads when another process has their cores).
+MATVEC_MAX_GROUP = 8
+
+
+@quiet
+def reference(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    block_tables: Array,
+    seq_lens: Array,
+    *,
+    scale: float,
+    batch_invariant: bool = False,
+) -> tuple[Array]:
+    """Attend from one query a row to the row's whole sequence.
+
+    Args:
+        q: T [rows, q_size], q_size = heads*head_dim.
+        k_cache: T [num_blocks, kv_heads, block_size, head_dim].
+        v_cache: T [num_blocks, kv_heads, block_size, head_dim].
+        block_tables: int32 [rows, max_blocks]; read up to the last block that holds a token.
+        seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
+        scale: what the scores are multiplied by, usually head_dim**-0.5.
+        batch_invariant: changes nothing here; the GPU kernel chooses its splits by it.
+
+    Returns:
+        T [rows, q_size].
+    """
+    wide = widen(q)
+    out = np.zeros_like(wide)
+    for row, seq_len in enumerate(seq_lens.tolist()):
+        if seq_len > 0:
+            out[row] = attend_row(wide[row], k_cache, v_cache, block_tables[row], seq_len, scale)
+    return (store(out, q.dtype),)
+
+
+def attend_row(
+    q: Array, k_cache: Array, v_cache: Array, block_table: Array, length: int, scale: float
+) -> Array:
+    """Attention of one query token to the first ``length`` tokens of its sequence.
+
+    Args:
+        q: float32 or float64 [q_size].
+        k_cache: T [num_blocks, kv_heads, block_size, head_dim].
+        v_cache: T [num_blocks, kv_heads, block_size, head_dim].
+        block_table: int32 [max_blocks].
+        length: tokens, at least 1.
+        scale: what the scores are multiplied by.
+
+    Returns:
+        As ``q`` [q_size], not rounded.
+    """
+    _, kv_heads, block_size, head_dim = k_cache.shape
+    group = len(q) // (kv_heads * head_dim)
+    # [kv_heads, matrices, rows, head_dim]: the query heads of a KV head as one matrix or as many.
+    stack = (group, 1) if group <= MATVEC_MAX_GROUP else (1, group)
+    queries = (q * scale).reshape(kv_heads, *stack, head_dim)
+    scores = np.empty((kv_heads, *stack, length), q.dtype)
+    units = cache_units(block_table, length, k_cache)
+    step = CHUNK_BLOCKS * block_size
+    chunks = [slice(first, min(first + step, length)) for first in range(0, length, step)]
+    for chunk in chunks:
+        keys = gather(k_cache, units, chunk)[:, None]
+        np.matmul(queries, keys.swapaxes(2, 3), out=scores[..., chunk])
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    out: Array = np.zeros_like(queries)
+    for chunk in chunks:
+        out += np.matmul(scores[..., chunk], gather(v_cache, units, chunk)[:, None])
+    out /= scores.sum(axis=-1, keepdims=True)
+    return out.reshape(-1)
+
+
+def cache_units(block_table: Array, length: int, cache: Array) -> Array:
+    """Where the first ``length`` tokens of a sequence are, in units of one block of one KV head.
+
+    Args:
+        block_table: int32 [max_blocks].
+        length: tokens.
+        cache: T [num_blocks, kv_heads, block_size, head_dim]; only its shape matters.
+
+    Returns:
+        int64 [kv_heads, blocks that hold a token]; unit = block*kv_heads + kv_head.
+    """
+    _, kv_heads, block_size, _ = cache.shape
+    blocks = block_table[: -(-length // block_size)]
+    units: Array = blocks * kv_heads + np.arange(kv_heads)[:, None]
+    return units
+
+
+def gather(cache: Array, units: Array, tokens: slice) -> Array:
+    """Copy tokens of a sequence out of the cache, heads first, so that each head is one matrix.
+
+    Args:
+        cache: T [num_blocks, kv_heads, block_size, head_dim].
+        units: from :func:`cache_units`.
+        tokens: which; they start at a multiple of block_size.
+
+    Returns:
+        float32 or float64 [kv_heads, tokens, head_dim].
+    """
+    num_blocks, kv_heads, block_size, head_dim = cache.shape
+    chosen = units[:, tokens.start // block_size : -(-tokens.stop // block_size)]
+    flat = cache.reshape(num_blocks * kv_heads, block_size * head_dim)
+    taken = flat.take(chosen, axis=0).reshape(kv_heads, -1, head_dim)
+    return widen(taken[:, : tokens.stop - tokens.start])
+
+
+def check(axes: Axes, *, scale: float, batch_invariant: bool = False) -> None:
+    """Every KV head serves the same whole number of query heads.
+
+    Raises:
+        ValueError: q_size is not a multiple of kv_heads*head_dim.
+    """
+    check_heads("paged_decode_attention", axes)
+
+
+def check_heads(name: str, axes: Axes) -> None:
+    """Refuse a q_size that is not the same number of whole heads for every KV head.
+
+    Raises:
+        ValueError: q_size is not a multiple of kv_heads*head_dim.
+    """
+    q_size, kv_heads, head_dim = axes["q_size"], axes["kv_heads"], axes["head_dim"]
+    if q_size % (kv_heads * head_dim):
+        raise ValueError(
+            f"{name}: axis 'q_size' is {q_size} in q, expected a multiple of kv_heads*head_dim = "
+            f"{kv_heads}*{head_dim}: whole heads, and the same number for each KV head"
+        )
+
+
+def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> Cost:
+    """Moves q, out, and each sequence's K and V once; 4 flops a query element and token.
+
+    ``axes`` may hold ``"context"``, the tokens in the cache of one sequence; without it every block
+    of the table is taken to be full.
+    """
+    rows, q_size, block_size = axes["rows"], axes["q_size"], axes["block_size"]
+    context = axes.get("context", axes["max_blocks"] * block_size)
+    kv_elements = 2 * rows * context * axes["kv_heads"] * axes["head_dim"]
+    index_bytes = 4 * rows * (-(-context // block_size) + 1)
+    return Cost(
+        (2 * rows * q_size + kv_elements) * DTYPES[dtype].itemsize + index_bytes,
+        4 * rows * q_size * context,
+    )
+
+
+PAGED_DECODE_ATTENTION = Kernel(
+    name="paged_decode_attention",
+    operands=(
+        Operand("out", ("rows", "q_size"), "T", Access.WRITE),
+        Operand("q", ("rows", "q_size"), "T"),
+        Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
+        Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
+        Operand("block_tables", ("rows", "max_blocks"), "int32"),
+        Operand("seq_lens", ("rows",), "int32"),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    cases=(
+        decode_case("one_row", Heads(4, 2, 64), [37]),
+        decode_case("one_token", Heads(4, 2, 64), [1]),
+        decode_case("block_edges", Heads(4, 2, 64), [1, 15, 16, 17, 31, 32, 33]),
+        decode_case("smollm2", Heads(9, 3, 64), [40, 7, 100, 64]),
+        decode_case("mha_head_dim_128", Heads(2, 2, 128), [5, 40]),
+        decode_case("mqa", Heads(8, 1, 64), [20, 3, 11]),
+        decode_case("mqa_16_heads", Heads(16, 1, 32), [50, 1]),
+        decode_case("head_dim_8", Heads(8, 4, 8), [1, 10, 101]),
+        decode_case("head_dim_80", Heads(6, 2, 80), [13, 30]),
+        decode_case("dead_rows", Heads(4, 2, 64), [0, 9, 0, 33, 0]),
+        decode_case("only_dead_rows", Heads(4, 2, 64), [0, 0]),
+        decode_case("noise_beyond", Heads(4, 2, 64), [5, 0, 18], unread=NOISE),
+        decode_case("peaked", Heads(4, 2, 64), [33, 80], q_scale=20.0),
+        decode_case("long", Heads(3, 1, 64), [1300, 513, 512]),
+        decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
+    ),
+)

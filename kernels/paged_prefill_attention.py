@@ -1,0 +1,170 @@
+"""Causal attention of chunks of several sequences over the paged KV cache (prefill).
+
+Sequence ``s`` owns the rows ``query_start_loc[s]`` to ``query_start_loc[s+1]``, its last ones: row
+``i`` of a chunk of ``n`` sits at position ``seq_lens[s] - n + i`` and attends to every position up
+to its own, as ``out = softmax(scale * q @ K.T) @ V``. K and V of
+the chunk are in the cache already.
+
+Rounding: scores, softmax and sum in float32, one rounding at the store. Rows that no sequence owns
+give zeros. Blocks after the last one that holds a token are not read, slots after the last token do
+not enter the result. With ``batch_invariant`` each row is computed alone, by the function that
+decode uses, so chunking does not change its bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Access, Array, Axes, Cost, Kernel, Operand
+
+from .paged_cases import NOISE, Heads, prefill_case
+from .paged_decode_attention import attend_row, cache_units, check_heads, gather
+from .precision import quiet, store, widen
+
+# Queries are tiled so that a score matrix stays near the size of a core's cache.
+SCORE_TILE_BYTES = 1 << 20
+
+
+@quiet
+def reference(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    block_tables: Array,
+    seq_lens: Array,
+    query_start_loc: Array,
+    *,
+    scale: float,
+    batch_invariant: bool = False,
+) -> tuple[Array]:
+    """Attend from the last rows of each sequence to the positions up to their own.
+
+    Args:
+        q: T [tokens, q_size], q_size = heads*head_dim.
+        k_cache: T [num_blocks, kv_heads, block_size, head_dim].
+        v_cache: T [num_blocks, kv_heads, block_size, head_dim].
+        block_tables: int32 [seqs, max_blocks]; read up to the last block that holds a token.
+        seq_lens: int32 [seqs]; tokens in the cache, the chunk included.
+        query_start_loc: int32 [seqs+1], not decreasing; where each chunk begins, then the end.
+        scale: what the scores are multiplied by, usually head_dim**-0.5.
+        batch_invariant: each row has the bits that PAGED_DECODE_ATTENTION gives it.
+
+    Returns:
+        T [tokens, q_size].
+    """
+    wide = widen(q)
+    out = np.zeros_like(wide)
+    starts = query_start_loc.tolist()
+    for seq, seq_len in enumerate(seq_lens.tolist()):
+        start, end = starts[seq], starts[seq + 1]
+        if end <= start or seq_len <= 0:
+            continue
+        table = block_tables[seq]
+        if batch_invariant or end - start == 1:
+            for row in range(start, end):
+                length = seq_len - (end - row) + 1
+                out[row] = attend_row(wide[row], k_cache, v_cache, table, length, scale)
+        else:
+            units, tokens = cache_units(table, seq_len, k_cache), slice(0, seq_len)
+            keys, values = gather(k_cache, units, tokens), gather(v_cache, units, tokens)
+            _attend_causal(out[start:end], wide[start:end], keys, values, scale)
+    return (store(out, q.dtype),)
+
+
+def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: float) -> None:
+    """Write to ``out`` the attention of ``q``, the last rows of the sequence of ``keys``.
+
+    Args:
+        out: float32 or float64 [chunk, q_size], written.
+        q: as ``out``.
+        keys: [kv_heads, seq_len, head_dim].
+        values: [kv_heads, seq_len, head_dim].
+        scale: what the scores are multiplied by.
+    """
+    kv_heads, seq_len, head_dim = keys.shape
+    chunk, q_size = q.shape
+    group = q_size // (kv_heads * head_dim)
+    heads_first = (q * scale).reshape(chunk, kv_heads, group, head_dim).transpose(1, 2, 0, 3)
+    tile = max(1, SCORE_TILE_BYTES // (kv_heads * group * seq_len * q.itemsize))
+    for first in range(0, chunk, tile):
+        last = min(first + tile, chunk)
+        rows, visible = last - first, seq_len - chunk + last
+        queries = heads_first[:, :, first:last].reshape(kv_heads, group * rows, head_dim)
+        scores = np.matmul(queries, keys[:, :visible].transpose(0, 2, 1))
+        # Only the tile's own positions can lie after a row: a square at the right edge.
+        own = scores.reshape(kv_heads, group, rows, visible)[..., visible - rows :]
+        np.copyto(own, -np.inf, where=~np.tri(rows, dtype=bool))
+        scores -= scores.max(axis=-1, keepdims=True)
+        np.exp(scores, out=scores)
+        tile_out = np.matmul(scores, values[:, :visible])
+        tile_out /= scores.sum(axis=-1, keepdims=True)
+        out[first:last].reshape(rows, kv_heads, group, head_dim)[:] = tile_out.reshape(
+            kv_heads, group, rows, head_dim
+        ).transpose(2, 0, 1, 3)
+
+
+def check(axes: Axes, *, scale: float, batch_invariant: bool = False) -> None:
+    """Every KV head serves the same whole number of query heads.
+
+    Raises:
+        ValueError: q_size is not a multiple of kv_heads*head_dim.
+    """
+    check_heads("paged_prefill_attention", axes)
+
+
+def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> Cost:
+    """Moves q, out, and each sequence's K and V once; 4 flops a query element and visible token.
+
+    ``axes`` may hold ``"context"``, the tokens in the cache of one sequence, its chunk included;
+    without it every block of the table is taken to be full. Chunks are taken to be equally long.
+    """
+    tokens, seqs, q_size = axes["tokens"], axes["seqs"], axes["q_size"]
+    block_size = axes["block_size"]
+    context = axes.get("context", axes["max_blocks"] * block_size)
+    kv_elements = 2 * seqs * context * axes["kv_heads"] * axes["head_dim"]
+    index_bytes = 4 * (seqs * (-(-context // block_size) + 1) + seqs + 1)
+    # The rows of a chunk of n see context-n+1 to context tokens: (n-1)/2 fewer than all on average.
+    hidden_from_rows = tokens * max(tokens - seqs, 0) // (2 * seqs) if seqs else 0
+    return Cost(
+        (2 * tokens * q_size + kv_elements) * DTYPES[dtype].itemsize + index_bytes,
+        4 * q_size * (tokens * context - hidden_from_rows),
+    )
+
+
+PAGED_PREFILL_ATTENTION = Kernel(
+    name="paged_prefill_attention",
+    operands=(
+        Operand("out", ("tokens", "q_size"), "T", Access.WRITE),
+        Operand("q", ("tokens", "q_size"), "T"),
+        Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
+        Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
+        Operand("block_tables", ("seqs", "max_blocks"), "int32"),
+        Operand("seq_lens", ("seqs",), "int32"),
+        Operand("query_start_loc", ("seqs+1",), "int32"),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    cases=(
+        prefill_case("one_row", Heads(4, 2, 64), [(1, 1)]),
+        prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),
+        prefill_case("block_edges", Heads(4, 2, 64), [(15, 15), (16, 16), (17, 17)]),
+        prefill_case("several_chunks", Heads(9, 3, 64), [(17, 17), (40, 8), (16, 1), (5, 5)]),
+        prefill_case("chunk_from_block_edge", Heads(4, 2, 64), [(48, 16), (33, 1)]),
+        prefill_case("chunk_within_block", Heads(4, 2, 64), [(50, 17), (29, 3)]),
+        prefill_case("decode_rows", Heads(4, 2, 64), [(20, 1), (1, 1), (33, 1)]),
+        prefill_case("mha_head_dim_128", Heads(2, 2, 128), [(20, 9), (6, 6)]),
+        prefill_case("mqa", Heads(8, 1, 64), [(20, 20), (35, 3)]),
+        prefill_case("head_dim_8", Heads(8, 4, 8), [(10, 10), (70, 21)]),
+        prefill_case("head_dim_80", Heads(6, 2, 80), [(13, 13), (30, 4)]),
+        prefill_case("empty_chunks", Heads(4, 2, 64), [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)]),
+        prefill_case("padding_rows", Heads(4, 2, 64), [(18, 5), (3, 3)], padding_rows=4),
+        prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),
+        prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
+        prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
+        prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
+        prefill_case(
+            "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True
+        ),
+    ),
+)

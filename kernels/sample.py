@@ -1,0 +1,354 @@
+"""Sampling: the token where the kept tokens' cumulative probability first exceeds a random number.
+
+With ``l`` a row of adjusted logits, ``T`` its temperature and ``m = max(l)``:
+
+    w[i] = exp((l[i] - m) / T)              weight; over a sum of weights, a probability
+    min_p: keep l[i] >= m + T * log(min_p)  that is w[i] >= min_p: relative to the likeliest
+    top_k: keep the first k                 in the order (logit descending, id ascending)
+    top_p: keep the shortest prefix of that order with sum(w) >= top_p * sum(w of what is left)
+    token = the lowest kept id with (sum of kept w up to and with it) > u * (sum of all kept w)
+    u = 24 high bits of the first Philox word of counter (position, sample_index, 0, 0), key = seed
+
+The filters act in vLLM's order: min_p, top_k, then top_p on the softmax over what those two kept.
+Each of them keeps a prefix of the same order, at least one token; the order is on the logits before
+the temperature, so that it is exact and ties are resolved alike on every device: `top_k` keeps
+exactly k. 0 turns `top_k` and `min_p` off, 1 turns `top_p` off. `T < 1e-5` or `top_k = 1` takes the
+likeliest token, the lowest id among ties, and no random number.
+
+A row that holds a NaN or +inf, or nothing above -inf, gives -1: its model is broken, and nothing is
+counted. A token with a logit of -inf is never sampled. A dead row (row id -1) gives 0 and counts
+nothing; its logits may hold anything.
+
+Rounding: weights in float32; sums of float32 in blocks of 256 tokens, and the sums of blocks in
+float64. A device that adds float32 in any tree of blocks is within about 1e-7 of that, relative to
+the total (one long float32 chain is not: it drifts by 1e-3 over a large vocabulary). So two devices
+can choose different tokens only where u or top_p is within 1e-6 of a cumulative probability.
+
+Sources: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020 (top_p); Fan et al.,
+Hierarchical Neural Story Generation, 2018 (top_k); Nguyen et al., Turning Up the Heat: Min-p
+Sampling, 2024; the order of the filters is that of vLLM's sampler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Operand
+
+from .philox import USE_SAMPLE, philox4x32_10, uniform
+from .precision import quiet
+
+GREEDY_BELOW_TEMPERATURE = 1e-5
+BROKEN_ROW = -1  # token id of a row whose logits are no distribution
+_BLOCK = 256  # tokens whose weights are added in float32
+
+Side = Literal["left", "right"]
+
+
+@quiet
+def reference(
+    token_counts: Array,
+    adjusted: Array,
+    row_ids: Array,
+    sample_positions: Array,
+    temperature: Array,
+    top_k: Array,
+    top_p: Array,
+    min_p: Array,
+    seeds: Array,
+    sample_index: Array,
+    count_tokens: Array,
+) -> tuple[Array]:
+    """Choose a token for each live row, and count it where the row's sequence counts tokens.
+
+    Args:
+        token_counts: int32 [slots, vocab], modified: one is added at [slot, token].
+        adjusted: float32 [rows, vocab]; logits after biases and penalties.
+        row_ids: int32 [rows]; the sequence's slot, -1 in dead rows.
+        sample_positions: int32 [rows]; position of the sampled token in its sequence.
+        temperature: float32 [slots]; below 1e-5 is greedy.
+        top_k: int32 [slots]; 0 is off.
+        top_p: float32 [slots], in (0, 1]; 1 is off.
+        min_p: float32 [slots], in [0, 1]; 0 is off.
+        seeds: uint32 [slots, 2]; low word first.
+        sample_index: int32 [slots]; number of the completion among those of one request.
+        count_tokens: int32 [slots]; 1 where token_counts is kept.
+
+    Returns:
+        token_ids, int32 [rows]; 0 in dead rows, -1 in broken ones.
+    """
+    token_ids = np.zeros(len(row_ids), np.int32)
+    rows = np.flatnonzero(row_ids >= 0)
+    if not rows.size:
+        return (token_ids,)
+    slots = row_ids[rows]
+    temperatures, ks = temperature[slots], top_k[slots]
+    is_drawn = (temperatures >= GREEDY_BELOW_TEMPERATURE) & (ks != 1)
+    if not is_drawn.any():
+        for row in rows.tolist():
+            token_ids[row] = _likeliest(adjusted[row])[0]
+    else:
+        draws = uniforms(seeds[slots], sample_positions[rows], sample_index[slots])
+        parameters = (rows, is_drawn, temperatures, ks, top_p[slots], min_p[slots], draws)
+        lists = (parameter.tolist() for parameter in parameters)
+        for row, drawn, t, k, p, relative_p, u in zip(*lists, strict=True):
+            token_id, peak = _likeliest(adjusted[row])
+            if drawn and token_id >= 0:
+                token_id = _draw(adjusted[row], peak, t, k, p, relative_p, u)
+            token_ids[row] = token_id
+
+    chosen = token_ids[rows]
+    counted = (count_tokens[slots] != 0) & (chosen >= 0)
+    if counted.any():
+        np.add.at(token_counts, (slots[counted], chosen[counted]), 1)
+    return (token_ids,)
+
+
+def uniforms(seeds: Array, positions: Array, sample_index: Array) -> Array:
+    """Return the random number that chooses the token at each position.
+
+    Args:
+        seeds: uint32 [n, 2]; low word first.
+        positions: int32 [n].
+        sample_index: int32 [n].
+
+    Returns:
+        float32 [n], in [0, 1).
+    """
+    counter = np.zeros((len(positions), 4), np.uint32)
+    counter[:, 0] = positions
+    counter[:, 1] = sample_index
+    counter[:, 2] = USE_SAMPLE
+    return uniform(philox4x32_10(counter, seeds)[:, 0])
+
+
+def largest(values: Array, count: int, smallest_kept: np.generic) -> Array:
+    """Return the indices of the ``count`` largest values, ascending; of ties the lowest indices.
+
+    Args:
+        values: [n], without NaN.
+        count: 1 to n.
+        smallest_kept: the value with ``count - 1`` values before it in descending order.
+
+    Returns:
+        int64 [count].
+    """
+    kept = np.flatnonzero(values >= smallest_kept)
+    surplus = len(kept) - count
+    if surplus:
+        ties = np.flatnonzero(values[kept] == smallest_kept)
+        kept = np.delete(kept, ties[-surplus:])
+    return kept
+
+
+def _likeliest(logits: Array) -> tuple[int, float]:
+    """Return the likeliest token and its logit, or ``BROKEN_ROW`` for no distribution."""
+    token_id = int(logits.argmax())  # NumPy takes the first NaN for the largest value
+    peak = float(logits[token_id])
+    return (token_id if math.isfinite(peak) else BROKEN_ROW), peak
+
+
+def _draw(
+    logits: Array, peak: float, temperature: float, top_k: int, top_p: float, min_p: float, u: float
+) -> int:
+    """Return the token that the filters keep and ``u`` falls on."""
+    kept: Array | None = None  # ids, ascending; None is the whole vocabulary
+    if min_p > 0.0:
+        kept = np.flatnonzero(logits >= peak + temperature * math.log(min_p))
+        logits = logits[kept]
+    if 0 < top_k < len(logits):
+        smallest = np.partition(logits, -top_k)[-top_k]
+        kept, logits = _narrow(kept, logits, largest(logits, top_k, smallest))
+    weights = _weights(logits, peak, temperature)
+    if top_p < 1.0:
+        nucleus = _nucleus(logits, weights, peak, temperature, top_p)
+        kept, weights = _narrow(kept, weights, nucleus)
+    cumulative = _block_sums(weights)
+    index = _first(weights, cumulative, u * float(cumulative[-1]), side="right")
+    return index if kept is None else int(kept[index])
+
+
+def _narrow(kept: Array | None, values: Array, indices: Array) -> tuple[Array, Array]:
+    """Return the ids and the values at ``indices`` of what was kept before."""
+    return (indices if kept is None else kept[indices]), values[indices]
+
+
+def _weights(logits: Array, peak: float, temperature: float) -> Array:
+    """Return ``exp((logits - peak) / temperature)``, float32."""
+    weights: Array = logits - np.float32(peak)
+    weights /= np.float32(temperature)
+    return np.exp(weights, out=weights)
+
+
+def _nucleus(logits: Array, weights: Array, peak: float, temperature: float, top_p: float) -> Array:
+    """Return the indices, ascending, of the shortest prefix whose weight reaches ``top_p``."""
+    total = float(_block_sums(weights)[-1])
+    # n tokens that each weigh less than (1 - top_p) / n of the total cannot fill the part that is
+    # cut off, so the prefix ends before them and they need no sorting.
+    negligible = np.float32(0.999 * (1.0 - top_p) * total / len(weights))
+    candidates = logits[np.flatnonzero(weights >= negligible)]
+    candidates.sort()
+    descending = candidates[::-1].copy()
+    sorted_weights = _weights(descending, peak, temperature)
+    cumulative = _block_sums(sorted_weights)
+    target = min(top_p * total, float(cumulative[-1]))
+    count = _first(sorted_weights, cumulative, target, side="left") + 1
+    return largest(logits, count, descending[count - 1])
+
+
+def _block_sums(weights: Array) -> Array:
+    """Return the cumulative weight at the end of each block, float64 [blocks]."""
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK))
+    return sums.astype(np.float64).cumsum()
+
+
+def _first(weights: Array, cumulative: Array, target: float, *, side: Side) -> int:
+    """Return the first index whose cumulative weight exceeds ("right") or reaches ("left") target.
+
+    The weight there is above 0, for "right" with ``0 <= target < cumulative[-1]``, for "left" with
+    ``0 < target <= cumulative[-1]``.
+    """
+    block = int(cumulative.searchsorted(target, side))
+    before = cumulative[block - 1] if block else 0.0
+    inner = weights[block * _BLOCK : (block + 1) * _BLOCK]
+    index = int((before + inner.cumsum(dtype=np.float64)).searchsorted(target, side))
+    if index == len(inner):  # a sum rounded down to or below the target that its block exceeds
+        index = int(np.flatnonzero(inner)[-1])
+    return block * _BLOCK + index
+
+
+def check(axes: Axes) -> None:
+    """There must be a token to sample, and a seed of 64 bits.
+
+    Raises:
+        ValueError: vocab is 0, or a seed has another number of words than 2.
+    """
+    if axes["vocab"] < 1:
+        raise ValueError(f"sample: axis 'vocab' is {axes['vocab']}, expected at least 1")
+    if axes["words"] != 2:
+        raise ValueError(
+            f"sample: axis 'words' of seeds is {axes['words']}, expected 2: the low word of a "
+            "64-bit seed, then the high one"
+        )
+
+
+def cost(axes: Axes, dtype: str) -> Cost:
+    """Every logit is read once: subtract, divide, exp and add are 4 flops each; no row counts."""
+    rows, vocab = axes["rows"], axes["vocab"]
+    row_bytes = 3 * 4 + 4 * 4 + 8 + 2 * 4  # row inputs and token, filters, seed, index and count
+    return Cost(rows * (4 * vocab + row_bytes), 4 * rows * vocab)
+
+
+def _case(
+    name: str,
+    vocab: int,
+    *,
+    temperature: Sequence[float] = (1.0,),
+    top_k: Sequence[int] = (0,),
+    top_p: Sequence[float] = (1.0,),
+    min_p: Sequence[float] = (0.0,),
+    scale: float = 3.0,
+    levels: int = 0,
+    banned: float = 0.0,
+    broken: bool = False,
+) -> Case:
+    """Make 12 rows over 8 slots, 4 of them dead; the parameters repeat over the slots.
+
+    Args:
+        name: of the case.
+        vocab: tokens.
+        temperature: of slots 0, 1, ...
+        top_k: likewise.
+        top_p: likewise.
+        min_p: likewise.
+        scale: standard deviation of the logits.
+        levels: if above 0, logits are whole numbers below it, so that many tie.
+        banned: share of the tokens that have a logit of -inf.
+        broken: give some live rows NaN, +inf or only -inf.
+    """
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        slots, rows = 8, 12
+        row_ids = np.full(rows, -1, np.int32)
+        row_ids[rng.permutation(rows)[:slots]] = rng.permutation(slots)
+        logits = rng.normal(scale=scale, size=(rows, vocab)).astype(np.float32)
+        if levels:
+            logits = rng.integers(levels, size=(rows, vocab)).astype(np.float32)
+        logits[rng.random((rows, vocab)) < banned] = -np.inf
+        logits[:, rng.integers(vocab)] = 1.0  # no row is without a token by chance
+        logits[row_ids < 0] = np.nan
+        if broken:
+            live = np.flatnonzero(row_ids >= 0)
+            logits[live[0], vocab - 1] = np.nan
+            logits[live[1], vocab // 2] = np.inf
+            logits[live[2]] = -np.inf
+
+        def per_slot(values: Sequence[float], dtype: type[np.generic]) -> Array:
+            return np.resize(np.array(values, dtype), slots)
+
+        return (
+            rng.integers(5, size=(slots, vocab), dtype=np.int32),
+            logits,
+            row_ids,
+            rng.integers(100_000, size=rows, dtype=np.int32),
+            per_slot(temperature, np.float32),
+            per_slot(top_k, np.int32),
+            per_slot(top_p, np.float32),
+            per_slot(min_p, np.float32),
+            rng.integers(2**32, size=(slots, 2), dtype=np.uint32),
+            rng.integers(4, size=slots, dtype=np.int32),
+            rng.integers(2, size=slots, dtype=np.int32),
+        )
+
+    return Case(name, make)
+
+
+SAMPLE = Kernel(
+    name="sample",
+    operands=(
+        Operand("token_ids", ("rows",), "int32", Access.WRITE),
+        Operand("token_counts", ("slots", "vocab"), "int32", Access.UPDATE),
+        Operand("adjusted", ("rows", "vocab"), "float32"),
+        Operand("row_ids", ("rows",), "int32"),
+        Operand("sample_positions", ("rows",), "int32"),
+        Operand("temperature", ("slots",), "float32"),
+        Operand("top_k", ("slots",), "int32"),
+        Operand("top_p", ("slots",), "float32"),
+        Operand("min_p", ("slots",), "float32"),
+        Operand("seeds", ("slots", "words"), "uint32"),
+        Operand("sample_index", ("slots",), "int32"),
+        Operand("count_tokens", ("slots",), "int32"),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    cases=(
+        _case("greedy", 1000, temperature=(0.0, 1.0), top_k=(0, 1)),
+        _case("greedy_ties", 1000, temperature=(0.0, 1.0), top_k=(0, 1), levels=3),
+        _case("no_filter", 1000, temperature=(1e-3, 0.7, 1.0, 10.0)),
+        _case("top_k", 1000, top_k=(1, 2, 33, 999, 1000, 2**31 - 1), temperature=(0.7, 2.0)),
+        _case("top_k_ties", 1000, top_k=(2, 7, 500, 999), levels=3),
+        _case("top_p", 1000, top_p=(1e-6, 0.1, 0.9, 0.999), temperature=(0.7, 2.0)),
+        _case("top_p_ties", 1000, top_p=(0.05, 0.5, 0.95), levels=2),
+        _case("min_p", 1000, min_p=(1e-6, 0.05, 0.5, 1.0), temperature=(0.7, 2.0)),
+        _case(
+            "all_filters",
+            1000,
+            temperature=(0.0, 0.6, 1.0, 1.5),
+            top_k=(0, 50, 20),
+            top_p=(0.95, 1.0, 0.8),
+            min_p=(0.0, 0.05),
+        ),
+        _case("banned", 1000, banned=0.9, top_k=(0, 500), top_p=(1.0, 0.9)),
+        _case("broken_rows", 1000, broken=True, temperature=(0.0, 1.0)),
+        _case("one_token", 1, temperature=(0.0, 1.0), top_k=(0, 5), top_p=(1.0, 0.5), min_p=(0.1,)),
+        _case("two_tokens", 2, top_k=(0, 2), top_p=(1.0, 0.5)),
+        _case("odd_vocab", 33, temperature=(0.0, 1.0), top_k=(0, 32), top_p=(0.9,)),
+        _case("block_edge", 257, temperature=(10.0,), top_p=(1.0, 0.99)),
+        _case("large_vocab", 128_256, temperature=(0.0, 0.8), top_k=(0, 50), top_p=(0.95, 1.0)),
+    ),
+)
