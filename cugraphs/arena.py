@@ -98,7 +98,9 @@ class Arena:
         lines = [f"arena: {self.nbytes:,} bytes in one allocation"]
         for region in self.regions.values():
             end = region.offset + max(region.nbytes, 1) - 1
-            lines.append(f"  {region.offset:#012x} .. {end:#012x} {region.nbytes:>15,}  {region.name}")
+            lines.append(
+                f"  {region.offset:#012x} .. {end:#012x} {region.nbytes:>15,}  {region.name}"
+            )
         return "\n".join(lines)
 
     def _bytes(self) -> Array:

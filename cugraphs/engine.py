@@ -299,6 +299,4 @@ class Engine:
         for name, ids in named:
             if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
                 wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
-                raise ValueError(
-                    f"Engine: {name} is {wrong}, expected 0 to {self._vocab_size - 1}"
-                )
+                raise ValueError(f"Engine: {name} is {wrong}, expected 0 to {self._vocab_size - 1}")

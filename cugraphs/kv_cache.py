@@ -58,9 +58,7 @@ class KVCacheShape:
     def declare(self, tracer: Tracer, layer: int) -> tuple[Buffer, Buffer]:
         """Declare the K and V buffers of ``layer`` in a trace."""
         type_ = self.layer_type
-        k, v = (
-            tracer.state(name, type_.shape, type_.dtype) for name in _buffer_names(layer)
-        )
+        k, v = (tracer.state(name, type_.shape, type_.dtype) for name in _buffer_names(layer))
         return k, v
 
     def allocate(self) -> dict[str, Array]:

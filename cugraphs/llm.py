@@ -72,9 +72,7 @@ class LLM:
         self.device = _choose_device(device)
         self.dtype = _choose_dtype(dtype)
         with Checkpoint.open(self.folder) as checkpoint:
-            self.config = LlamaConfig.from_hf(
-                checkpoint.config, str(self.folder / "config.json")
-            )
+            self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
             self.max_model_len = self._choose_length(max_model_len)
             self.tokenizer = Tokenizer.load(
                 self.folder, checkpoint.config, checkpoint.generation_config
@@ -119,7 +117,9 @@ class LLM:
         """
         many = _prompt_list(prompts)
         each = self._params_list(params, len(many))
-        ids = self._add_all([(self._encode(prompt), p) for prompt, p in zip(many, each, strict=True)])
+        ids = self._add_all(
+            [(self._encode(prompt), p) for prompt, p in zip(many, each, strict=True)]
+        )
         try:
             while not all(self._latest[request_id].finished for request_id in ids):
                 self._step()

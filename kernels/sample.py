@@ -19,7 +19,7 @@ A row that holds a NaN or +inf, or nothing above -inf, gives -1: its model is br
 counted. A token with a logit of -inf is never sampled. A dead row (row id -1) gives 0 and counts
 nothing; its logits may hold anything.
 
-Rounding: weights in float32; sums of float32 in blocks of 256 tokens, and the sums of blocks in
+Rounding: min_p's threshold in float64; weights in float32; sums of float32 in blocks of 256 tokens, and the sums of blocks in
 float64. A device that adds float32 in any tree of blocks is within about 1e-7 of that, relative to
 the total (one long float32 chain is not: it drifts by 1e-3 over a large vocabulary). So two devices
 can choose different tokens only where u or top_p is within 1e-6 of a cumulative probability.
@@ -158,7 +158,7 @@ def _draw(
     """Return the token that the filters keep and ``u`` falls on."""
     kept: Array | None = None  # ids, ascending; None is the whole vocabulary
     if min_p > 0.0:
-        kept = np.flatnonzero(logits >= peak + temperature * math.log(min_p))
+        kept = np.flatnonzero(logits >= _at_least(peak + temperature * math.log(min_p)))
         logits = logits[kept]
     if 0 < top_k < len(logits):
         smallest = np.partition(logits, -top_k)[-top_k]
@@ -170,6 +170,12 @@ def _draw(
     cumulative = _block_sums(weights)
     index = _first(weights, cumulative, u * float(cumulative[-1]), side="right")
     return index if kept is None else int(kept[index])
+
+
+def _at_least(threshold: float) -> np.float32:
+    """Return the lowest float32 that is not below ``threshold``: to compare with it is exact."""
+    rounded = np.float32(threshold)
+    return rounded if rounded >= threshold else np.nextafter(rounded, np.float32(np.inf))
 
 
 def _narrow(kept: Array | None, values: Array, indices: Array) -> tuple[Array, Array]:

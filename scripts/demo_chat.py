@@ -234,7 +234,7 @@ def write_request(rng: random.Random) -> tuple[str, Story]:
     kind = stories.draw_kind(rng)
     name = stories.draw_name(rng, kind.pronoun or rng.choice(("he", "she")))
     article = rng.choice(("a~", "a~", "a little", "a small"))
-    request = fill(rng.choice(STORY_REQUESTS), rng, about=rng.choice(ABOUT), subject="{subject}")
+    request = rng.choice(STORY_REQUESTS).replace("{about}", rng.choice(ABOUT))
     choice = rng.randrange(8) if "{subject}" in request else -1
     if choice == -1:
         subject, story = "", stories.write_story(rng)

@@ -146,7 +146,7 @@ HOSTILE = {
         "{% for a in range(99999) %}{% for b in range(99999) %}{{ '' }}{% endfor %}{% endfor %}"
     ),
     "string multiplication": "{{ 'a' * 10 ** 12 }}",
-    "constant power": "{{ 10 ** 10 ** 10 }}",
+    "constant power": "{{ 10 ** (10 ** 10) }}",
     "power": "{% set n = messages | length %}{{ (n + 9) ** ((n + 9) ** 9) }}",
     "padding": "{{ 'a'.ljust(10 ** 12) }}",
     "format width": "{{ '%1000000000000d' % 1 }}",
@@ -282,7 +282,9 @@ def test_a_message_that_calls_tools_needs_no_content():
 
 
 def test_what_is_no_json_is_refused():
-    with pytest.raises(TypeError, match="chat template default: a message or a variable is no JSON"):
+    with pytest.raises(
+        TypeError, match="chat template default: a message or a variable is no JSON"
+    ):
         one(CHATML).render([USER], tools=[print])
 
 

@@ -1,4 +1,4 @@
-"""Streaming text equals the full decode, and stop strings are found as a naive search finds them."""
+"""Streamed text equals the full decode; stop strings are found as a naive search finds them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cugraphs.tokenizer import Tokenizer
 
 TEXT = [
     "Once upon a time there was a little girl. She liked to play in the park, don't you know?",
-    "你好，世界！今天天气很好。 日本語のテキスト。 한국어 문장입니다.",
+    "你好。世界。今天天气很好。 日本語のテキスト。 한국어 문장입니다.",
     "Émile naïve café 👩‍👩‍👧 🎉🎉 ok\n\n\ttabs  and   spaces",
 ]
 STORIES = Path(__file__).parents[2] / "shared" / "models" / "stories260K"
@@ -148,7 +148,8 @@ def test_a_piece_is_final_whatever_follows(kind, data):
 @settings(max_examples=150, deadline=None)
 @given(
     text=st.text(
-        st.sampled_from("ab c.é你好世界日本語한국어👩\u200d👧🎉🏳️\u0301\U0001f1e9\U0001f1ea\n"), max_size=30
+        st.sampled_from("ab c.é你好世界日本語한국어👩\u200d👧🎉🏳️\u0301\U0001f1e9\U0001f1ea\n"),
+        max_size=30,
     )
 )
 def test_real_text_never_shows_a_replacement_character(kind, text):

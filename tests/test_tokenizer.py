@@ -211,13 +211,10 @@ def test_byte_level_decodes_to_the_bytes(ids):
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.add_special_tokens(["<s>", "</s>"])
     tokenizer = Tokenizer(made, prefix=(), bos_token_id=None, eos_token_ids=frozenset())
-    byte_of = {}
-    for byte in range(256):
-        # A lone byte encodes to its letter only below 128; above, build on the published table.
-        printable = 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255
-        if printable:
-            byte_of[chr(byte)] = byte
-    others = [byte for byte in range(256) if byte not in byte_of.values()]
+    # GPT-2's published table: printable Latin-1 stands for itself, the rest from U+0100 on.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable}
     byte_of |= {chr(256 + index): byte for index, byte in enumerate(others)}
     raw = bytes(byte_of[alphabet[token_id]] for token_id in ids if token_id < 256)
     assert tokenizer.decode(ids) == raw.decode("utf-8", errors="replace")
@@ -243,7 +240,11 @@ BAD_FOLDERS = [
     ({"tokenizer_config.json": "{"}, ValueError, "tokenizer_config.json: is no valid JSON ("),
     ({"tokenizer_config.json": b"\xff"}, ValueError, "tokenizer_config.json: is no valid JSON ("),
     ({"tokenizer_config.json": "[" * 99999}, ValueError, "tokenizer_config.json: is no valid JSON"),
-    ({"tokenizer_config.json": "[]"}, ValueError, "tokenizer_config.json: is a JSON list, expected"),
+    (
+        {"tokenizer_config.json": "[]"},
+        ValueError,
+        "tokenizer_config.json: is a JSON list, expected",
+    ),
     (
         {"tokenizer_config.json": '{"bos_token": 5}'},
         ValueError,

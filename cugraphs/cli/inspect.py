@@ -125,9 +125,7 @@ def _memory_map(arena: Arena, cache: KVCacheShape, config: LlamaConfig, dtype: s
 
 
 def _price_table(price: StepPrice, batch: int, context: int) -> Table:
-    table = Table(
-        "kernel", title=f"decode step: {batch} rows, {context} tokens in each sequence"
-    )
+    table = Table("kernel", title=f"decode step: {batch} rows, {context} tokens in each sequence")
     for column in ("launches", "bytes", "flops"):
         table.add_column(column, justify="right")
     for kernel in price.kernels:

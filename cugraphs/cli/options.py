@@ -71,7 +71,9 @@ def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bo
         TransferSpeedColumn(),
     )
     console = Console(file=sys.stderr)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("loading", total=None)
         return LLM(
             args.model,

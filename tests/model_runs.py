@@ -1,0 +1,103 @@
+"""Run a checkpoint's steps without a tokenizer: what the model tests share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cugraphs.checkpoint import Checkpoint
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.models.llama import Llama
+from cugraphs.models.llama_config import LlamaConfig
+from cugraphs.models.weights import load_weights
+from cugraphs.step_state import Chunk
+
+BLOCK_SIZE = 4  # small, so that short sequences cross block edges
+
+
+class CheckpointRun:
+    """One checkpoint, and greedy sequences over scattered blocks of a poisoned cache."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: str = "float32",
+        max_num_seqs: int = 20,
+        max_model_len: int = 64,
+        batch_invariant: bool = False,
+        poison: bool = True,
+    ) -> None:
+        with Checkpoint.open(folder) as checkpoint:
+            self.config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
+            weights = load_weights(
+                checkpoint.tensors, self.config, dtype, max_model_len, source=str(folder)
+            )
+        self.blocks_per_sequence = -(-max_model_len // BLOCK_SIZE)
+        cache = KVCacheShape(
+            num_layers=self.config.num_hidden_layers,
+            num_blocks=1 + max_num_seqs * self.blocks_per_sequence,
+            num_kv_heads=self.config.num_key_value_heads,
+            block_size=BLOCK_SIZE,
+            head_dim=self.config.head_dim,
+            dtype=dtype,
+            max_model_len=max_model_len,
+        )
+        plan = StepPlan(
+            Llama(self.config, dtype, batch_invariant=batch_invariant),
+            cache,
+            vocab_size=self.config.vocab_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max(max_num_seqs * max_model_len, 64),
+            output_logits=True,
+        )
+        self.runner = ModelRunner(plan, weights, poison=poison)
+        for name, array in self.runner.state.items():
+            if "cache" in name:
+                array[1:] = np.nan  # whatever is read before it is written shows
+        order = np.random.default_rng(0).permutation(cache.num_blocks - 1) + 1
+        self.block_tables = order.reshape(max_num_seqs, -1).tolist()
+
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], *, starts: Sequence[int] | None = None
+    ) -> tuple[list[int], list[np.ndarray]]:
+        """One step over whole prompts (or their rest from ``starts``): the sampled token of each,
+        and its logits [tokens, vocab] at every position."""
+        starts = starts or [0] * len(prompts)
+        chunks = [
+            Chunk(
+                token_ids=prompt[start:],
+                start=start,
+                block_table=table,
+                slot=slot,
+                prompt_targets=prompt[start + 1 :],
+            )
+            for slot, (prompt, start, table) in enumerate(
+                zip(prompts, starts, self.block_tables, strict=False)
+            )
+        ]
+        outputs = self.runner._run_mixed(chunks)
+        ends = np.cumsum([chunk.num_logits for chunk in chunks])
+        logits = np.split(outputs["logits"].copy(), ends[:-1])
+        return outputs["token_ids"][ends - 1].tolist(), logits
+
+    def decode(self, sequences: Sequence[Sequence[int]]) -> tuple[list[int], np.ndarray]:
+        """One decode step over the last token of each sequence; sampled tokens and logits."""
+        chunks = [
+            Chunk(token_ids=tokens[-1:], start=len(tokens) - 1, block_table=table, slot=slot)
+            for slot, (tokens, table) in enumerate(zip(sequences, self.block_tables, strict=False))
+        ]
+        outputs = self.runner.run(chunks)
+        return outputs["token_ids"].tolist(), outputs["logits"].copy()
+
+    def greedy(self, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+        """``count`` greedy tokens after each prompt, decoded together."""
+        sequences = [list(map(int, prompt)) for prompt in prompts]
+        tokens, _ = self.prefill(sequences)
+        for step in range(count):
+            if step:
+                tokens, _ = self.decode(sequences)
+            for sequence, token in zip(sequences, tokens, strict=True):
+                sequence.append(token)
+        return sequences
