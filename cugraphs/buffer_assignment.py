@@ -10,6 +10,7 @@ offsets, so one assignment serves every row count of its program.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cugraphs.program import Buffer, Kind, Program
 
@@ -71,7 +72,7 @@ class BufferAssignment:
                 live.setdefault(index, []).append(buffer)
         for index, buffers in live.items():
             buffers.sort(key=lambda buffer: self.offsets[buffer])
-            for low, high in zip(buffers, buffers[1:], strict=False):
+            for low, high in pairwise(buffers):
                 if self.offsets[low] + low.type.nbytes > self.offsets[high]:
                     raise ValueError(
                         f"verify: {low!r} at {self.offsets[low]} and {high!r} at "

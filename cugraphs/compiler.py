@@ -6,24 +6,16 @@ Needs no device. What comes out is bound to memory by the executable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from cugraphs.arena import Arena
-from cugraphs.buffer_assignment import BufferAssignment, assign_buffers
+from cugraphs.buffer_assignment import assign_buffers
+from cugraphs.executable import PlannedProgram
 from cugraphs.fusion import fuse
 from cugraphs.interpreter import TEMPORARIES
-from cugraphs.program import Kind, Program
+from cugraphs.program import Kind
 from cugraphs.trace import Tracer
 
 Step = Callable[[Tracer], None]
-
-
-@dataclass(frozen=True)
-class PlannedProgram:
-    """A fused program and the verified place of each of its temporaries."""
-
-    program: Program
-    assignment: BufferAssignment
 
 
 def plan_program(name: str, step: Step) -> PlannedProgram:

@@ -10,12 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cugraphs.arena import Arena
-from cugraphs.compiler import PlannedProgram
+from cugraphs.buffer_assignment import BufferAssignment
 from cugraphs.interpreter import TEMPORARIES, BoundOp, bind_ops, check_array, run_ops
 from cugraphs.kernel import Array
-from cugraphs.program import Buffer, Kind
+from cugraphs.program import Buffer, Kind, Program
 
 MAX_BINDINGS = 64  # bound sizes kept per program; every decode rung fits, prefill sizes come and go
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A fused program and the verified place of each of its temporaries."""
+
+    program: Program
+    assignment: BufferAssignment
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ _RULES = {
 
 
 def error(actual: Array, exact: Array) -> Error:
-    """The relative error of ``actual``; infinite if only one of the two is finite somewhere."""
+    """The relative error of ``actual``; infinite where only one of the two is finite."""
     errors = _errors(actual, exact)
     if errors.size == 0:
         return Error(0.0, 0.0)
@@ -109,12 +109,12 @@ def check_close(actual: Array, exact: Array, plain: Array, dtype: np.dtype[Any])
 
 
 def _errors(actual: Array, exact: Array) -> Array:
-    """Relative error of each element: 0 where equal (infinities too), infinite for a NaN."""
+    """Relative error of each element: 0 where both are the same infinity or both NaN."""
     found, wide = actual.astype(np.float64), exact.astype(np.float64)
     finite = wide[np.isfinite(wide)]
     rms = np.sqrt(np.mean(np.square(finite))) if finite.size else 0.0
     with np.errstate(all="ignore"):
         errors: Array = np.abs(found - wide) / np.maximum(np.abs(wide), rms)
     errors[np.isnan(errors)] = np.inf
-    errors[found == wide] = 0.0
+    errors[(found == wide) | (np.isnan(found) & np.isnan(wide))] = 0.0
     return errors

@@ -52,13 +52,14 @@ def reference(
     _, kv_heads, block_size, head_dim = k_cache.shape
     tokens, half = len(qkv), head_dim // 2
     kv_size = kv_heads * head_dim
+    rotated_heads = (q_size + kv_size) // head_dim
     live = slot_mapping >= 0
     all_live = live.all()
     if not all_live:
         positions = np.where(live, positions, 0)
 
     # q and k rotate alike, so both at once, as pairs of halves [tokens, heads, 2, head_dim/2].
-    pairs = widen(qkv[:, : q_size + kv_size]).reshape(tokens, -1, 2, half)
+    pairs = widen(qkv[:, : q_size + kv_size]).reshape(tokens, rotated_heads, 2, half)
     angles = cos_sin.take(positions, axis=0).reshape(tokens, 1, 2, half)
     rotated = pairs * angles[:, :, :1]
     crossed = pairs * angles[:, :, 1:]

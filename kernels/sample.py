@@ -19,10 +19,11 @@ A row that holds a NaN or +inf, or nothing above -inf, gives -1: its model is br
 counted. A token with a logit of -inf is never sampled. A dead row (row id -1) gives 0 and counts
 nothing; its logits may hold anything.
 
-Rounding: min_p's threshold in float64; weights in float32; sums of float32 in blocks of 256 tokens, and the sums of blocks in
-float64. A device that adds float32 in any tree of blocks is within about 1e-7 of that, relative to
-the total (one long float32 chain is not: it drifts by 1e-3 over a large vocabulary). So two devices
-can choose different tokens only where u or top_p is within 1e-6 of a cumulative probability.
+Rounding: the threshold of min_p in float64, compared exactly; weights in float32, summed in float32
+in blocks of 256 tokens, and the sums of blocks in float64. A device that adds float32 in any tree
+of blocks is within some 1e-7 of that, relative to the total (one long float32 chain is not: over a
+large vocabulary it drifts by up to 1e-3). So two devices can choose different tokens only where u
+or top_p is within 1e-6 of a cumulative probability.
 
 Sources: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020 (top_p); Fan et al.,
 Hierarchical Neural Story Generation, 2018 (top_k); Nguyen et al., Turning Up the Heat: Min-p
