@@ -5,7 +5,8 @@ A fused program interprets to the same numbers as the original.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cugraphs.kernel import Kernel
@@ -22,7 +23,9 @@ class Rule:
         fused: the kernel that does the work of all of them.
         operands: for each operand of ``fused``, (index in the run, operand name) of its buffer.
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
-            A run that is not linked so is left alone.
+
+    A run is left alone unless it is linked so, and every buffer of it is an operand of the fused
+    launch or a temporary that lives only inside the run.
     """
 
     run: tuple[Kernel, ...]
@@ -47,15 +50,14 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
     The new program shares its buffers with the old one; a temporary that lived only inside a
     fused run is dropped.
     """
-    uses: dict[Buffer, int] = {}
-    for op in program.ops:
-        for buffer in op.operands:
-            uses[buffer] = uses.get(buffer, 0) + 1
+    uses = Counter(buffer for op in program.ops for buffer in op.operands)
     ops: list[Op] = []
     index = 0
     while index < len(program.ops):
         for rule in rules:
             run = program.ops[index : index + len(rule.run)]
+            if tuple([op.kernel for op in run]) != rule.run:
+                continue
             fused = _apply(rule, run, uses)
             if fused is not None:
                 ops.append(fused)
@@ -69,30 +71,30 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
     return Program(program.name, buffers, ops, program.dims)
 
 
-def _apply(rule: Rule, run: Sequence[Op], uses: dict[Buffer, int]) -> Op | None:
-    """The fused op, or None where the rule does not match this run."""
-    if tuple(op.kernel for op in run) != rule.run:
-        return None
+def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | None:
+    """The fused op for a run of the rule's kernels, or None where the rule does not hold."""
     named = {
         (index, operand.name): buffer
         for index, op in enumerate(run)
         for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
     }
-    if any(named[left] is not named[right] for left, right in rule.links):
+    if any(named.get(left) is not named.get(right) for left, right in rule.links):
+        return None
+    if any(key not in named for key in rule.operands):
         return None
     operands = tuple(named[key] for key in rule.operands)
-    inner: dict[Buffer, int] = {}
-    for op in run:
-        for buffer in op.operands:
-            inner[buffer] = inner.get(buffer, 0) + 1
-    for op in run:
-        for buffer in op.written:
-            # A buffer that the fused kernel does not write must not be needed outside the run.
-            if buffer not in operands and (
-                buffer.kind is not Kind.TEMP or uses[buffer] > inner[buffer]
-            ):
-                return None
+    written = {buffer for op in run for buffer in op.written}
+    inside = Counter(buffer for op in run for buffer in op.operands)
+    for buffer, count in inside.items():
+        inner = buffer in written and buffer.kind is Kind.TEMP and uses[buffer] == count
+        if buffer not in operands and not inner:
+            return None
+    produced = len(rule.fused.produced)
+    if not written.isdisjoint(operands[produced:]):
+        return None  # it would read what it writes
     attrs = {key: value for op in run for key, value in op.attrs.items()}
-    types = [buffer.type for buffer in operands[len(rule.fused.produced) :]]
-    _, axes = rule.fused.infer(types, attrs)
+    if any(op.attrs[key] != attrs[key] for op in run for key in op.attrs):
+        return None  # one scalar, two values
+    types, axes = rule.fused.infer([buffer.type for buffer in operands[produced:]], attrs)
+    assert types == [buffer.type for buffer in operands[:produced]], rule
     return Op(rule.fused, operands, attrs, axes)

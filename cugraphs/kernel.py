@@ -7,6 +7,7 @@ checked and run through its reference on a machine without a GPU.
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -64,6 +65,12 @@ class Dim(int):
         """The axis that is ``other`` longer than this one at every binding."""
         return Dim(self.name, int(self) - self.offset, self.offset + other)
 
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> Dim:
+        """The axis that is ``other`` shorter than this one at every binding."""
+        return self + -other
+
     def __str__(self) -> str:
         """``rows`` or ``seqs+1``."""
         return f"{self.name}+{self.offset}" if self.offset else self.name
@@ -82,7 +89,7 @@ def bind_axis(size: int, sizes: Mapping[str, int]) -> int:
     if not isinstance(size, Dim):
         return size
     if size.name not in sizes:
-        raise ValueError(f"bind: no size is given for axis {size.name!r}, expected one of {size!r}")
+        raise ValueError(f"bind: no size is given for axis {size.name!r}, expected {size!r}")
     bound = sizes[size.name] + size.offset
     if not size.offset <= bound <= int(size):
         raise ValueError(
@@ -91,6 +98,13 @@ def bind_axis(size: int, sizes: Mapping[str, int]) -> int:
             "trace the program at a larger maximum"
         )
     return bound
+
+
+def same_axis(a: int, b: int) -> bool:
+    """Whether two axes have the same size at every binding."""
+    if isinstance(a, Dim) and isinstance(b, Dim):
+        return a == b and a.name == b.name and a.offset == b.offset
+    return a == b and not isinstance(a, Dim) and not isinstance(b, Dim)
 
 
 @dataclass(frozen=True)
@@ -174,8 +188,8 @@ class Kernel:
     """A kernel and everything the project derives from it.
 
     One order everywhere: ``operands``, the parameters of ``launch`` and of the ``__global__``
-    function are written ones first, then read ones, then the scalars. ``reference`` takes the
-    UPDATE and READ arrays in that order and the scalars by name, returns the WRITE results as a
+    function are WRITE ones, then UPDATE ones, then READ ones, then the scalars. ``reference`` takes
+    the UPDATE and READ arrays in that order and the scalars by name, returns the WRITE results as a
     tuple in that order, and modifies UPDATE arrays in place.
 
     Args:
@@ -195,15 +209,25 @@ class Kernel:
     check: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses an operand order that the rest of the project could not follow."""
-        ranks = [o.access is Access.READ for o in self.operands]
+        """Refuse operands that the rest of the project could not follow."""
+        order = [Access.WRITE, Access.UPDATE, Access.READ]
+        ranks = [order.index(operand.access) for operand in self.operands]
         if ranks != sorted(ranks):
-            raise ValueError(f"{self.name}: a written operand follows a read one")
+            raise ValueError(
+                f"{self.name}: operands are {', '.join(o.access.value for o in self.operands)}, "
+                "expected write before update before read"
+            )
         optional = [o.optional for o in self.operands]
         if optional != sorted(optional) or any(
             o.optional and o.access is not Access.READ for o in self.operands
         ):
             raise ValueError(f"{self.name}: only the last READ operands can be optional")
+        for operand in self.operands:
+            if operand.dtype not in DTYPES and operand.dtype != "T":
+                raise ValueError(
+                    f"{self.name}: {operand.name} has dtype {operand.dtype!r}, "
+                    f"expected 'T' or one of {', '.join(DTYPES)}"
+                )
 
     @cached_property
     def supplied(self) -> tuple[Operand, ...]:
@@ -214,6 +238,18 @@ class Kernel:
     def produced(self) -> tuple[Operand, ...]:
         """Operands that the call creates (WRITE)."""
         return tuple(o for o in self.operands if o.access is Access.WRITE)
+
+    @cached_property
+    def num_required(self) -> int:
+        """How many of ``supplied`` cannot be left out."""
+        return sum(not operand.optional for operand in self.supplied)
+
+    @cached_property
+    def scalars(self) -> Mapping[str, bool]:
+        """The scalars that ``reference`` takes by name, and whether each must be given."""
+        parameters = inspect.signature(self.reference).parameters.values()
+        named = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        return {p.name: p.default is p.empty for p in named}
 
     def infer(
         self, types: Sequence[ArrayType], attrs: Mapping[str, Any]
@@ -228,18 +264,13 @@ class Kernel:
             The types of the WRITE operands, and the size of every axis.
 
         Raises:
-            TypeError: wrong number of operands, or a dtype that the kernel does not take.
+            TypeError: wrong number of operands, a scalar that is missing or unknown, or a dtype
+                that the kernel does not take.
             ValueError: a rank or an axis disagrees; the message names both operands.
         """
-        required = sum(not o.optional for o in self.supplied)
-        if not required <= len(types) <= len(self.supplied):
-            names = ", ".join(o.name for o in self.supplied)
-            raise TypeError(
-                f"{self.name}: got {len(types)} operands, expected {required} ({names})"
-            )
+        self._check_arguments(len(types), attrs)
         axes: dict[str, int] = {}
-        owner: dict[str, str] = {}
-        t_dtype: str | None = None
+        t_dtype = ""
         for operand, array in zip(self.supplied, types, strict=False):
             if len(array.shape) != len(operand.shape):
                 raise ValueError(
@@ -247,13 +278,13 @@ class Kernel:
                     f"expected axes [{', '.join(operand.shape)}]"
                 )
             for (scale, name, offset), size in zip(operand.axes, array.shape, strict=True):
-                base = self._base_size(operand, scale, name, offset, size)
-                known = axes.setdefault(name, base)
-                owner.setdefault(name, operand.name)
-                if known != base or str(known) != str(base):
+                if offset or scale != 1:
+                    size = self._base_size(operand.name, scale, name, offset, size)
+                known = axes.setdefault(name, size)
+                if known is not size and not same_axis(known, size):
                     raise ValueError(
-                        f"{self.name}: axis {name!r} is {base!r} in {operand.name}, "
-                        f"expected {known!r} as in {owner[name]}"
+                        f"{self.name}: axis {name!r} is {size!r} in {operand.name}, "
+                        f"expected {known!r} as in {self._first_with(name)}"
                     )
             expected = operand.dtype
             if expected == "T":
@@ -265,32 +296,53 @@ class Kernel:
         for operand in self.produced:
             for _, name, _ in operand.axes:
                 if name not in axes:
-                    if name not in attrs:
-                        raise TypeError(f"{self.name}: the scalar {name!r} is missing")
                     axes[name] = int(attrs[name])
         if self.check is not None:
             self.check(axes, **attrs)
         produced = [
             ArrayType(
-                tuple(_scaled(scale, axes[name], offset) for scale, name, offset in operand.axes),
-                t_dtype if operand.dtype == "T" and t_dtype else operand.dtype,
+                tuple([_scaled(scale, axes[name], offset) for scale, name, offset in operand.axes]),
+                operand.dtype if operand.dtype != "T" else t_dtype,
             )
             for operand in self.produced
         ]
         return produced, axes
 
-    def _base_size(self, operand: Operand, scale: int, name: str, offset: int, size: int) -> int:
-        """The size of axis ``name`` when ``scale*name+offset`` is ``size``."""
-        if offset:
-            size = size + -offset if isinstance(size, Dim) else size - offset
-        if scale == 1:
-            return size
-        if size % scale:
-            raise ValueError(
-                f"{self.name}: {operand.name} axis '{scale}*{name}' is {size}, "
-                f"expected a multiple of {scale}"
+    def _check_arguments(self, num_operands: int, attrs: Mapping[str, Any]) -> None:
+        """Refuse too few or too many operands, and scalars that are missing or unknown."""
+        if not self.num_required <= num_operands <= len(self.supplied):
+            wanted = str(self.num_required)
+            if len(self.supplied) > self.num_required:
+                wanted += f" to {len(self.supplied)}"
+            names = ", ".join(operand.name for operand in self.supplied)
+            raise TypeError(
+                f"{self.name}: got {num_operands} operands, expected {wanted} ({names})"
             )
-        return size // scale
+        for name, required in self.scalars.items():
+            if required and name not in attrs:
+                raise TypeError(f"{self.name}: the scalar {name!r} is missing")
+        for name in attrs:
+            if name not in self.scalars:
+                raise TypeError(
+                    f"{self.name}: the scalar {name!r} is unknown, "
+                    f"expected one of {', '.join(self.scalars) or 'none'}"
+                )
+
+    def _base_size(self, operand: str, scale: int, name: str, offset: int, size: int) -> int:
+        """The size of axis ``name`` when ``scale*name+offset`` is ``size``."""
+        base = size - offset
+        if scale == 1:
+            return base
+        if base % scale or isinstance(base, Dim):
+            raise ValueError(
+                f"{self.name}: {operand} axis '{scale}*{name}' is {size!r}, "
+                f"expected a fixed multiple of {scale}"
+            )
+        return base // scale
+
+    def _first_with(self, axis: str) -> str:
+        """The first supplied operand that has ``axis``."""
+        return next(o.name for o in self.supplied if any(axis == name for _, name, _ in o.axes))
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -299,9 +351,9 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _scaled(scale: int, size: int, offset: int) -> int:
-    if scale != 1:
-        size = scale * size
-    return size + offset if offset else size
+    """``scale*size + offset``, still a :class:`Dim` if ``size`` is one and is not scaled."""
+    scaled = size if scale == 1 else scale * size
+    return scaled + offset if offset else scaled
 
 
 @cache

@@ -39,27 +39,25 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One kernel launch. ``operands`` follow ``kernel.operands``; optional ones may be missing."""
+    """One kernel launch. ``operands`` follow ``kernel.operands``; optional ones may be missing.
+
+    The WRITE operands come first, so ``written`` and ``read`` are slices.
+    """
 
     kernel: Kernel
     operands: tuple[Buffer, ...]
     attrs: Mapping[str, Any]
     axes: Mapping[str, int]
 
-    def touched(self, *access: Access) -> list[Buffer]:
-        """The operands with one of these accesses, in declaration order."""
-        pairs = zip(self.kernel.operands, self.operands, strict=False)
-        return [buffer for operand, buffer in pairs if operand.access in access]
-
     @property
-    def written(self) -> list[Buffer]:
+    def written(self) -> tuple[Buffer, ...]:
         """The WRITE operands."""
-        return self.touched(Access.WRITE)
+        return self.operands[: len(self.kernel.produced)]
 
     @property
-    def read(self) -> list[Buffer]:
+    def read(self) -> tuple[Buffer, ...]:
         """The UPDATE and READ operands."""
-        return self.touched(Access.UPDATE, Access.READ)
+        return self.operands[len(self.kernel.produced) :]
 
     def cost(self, sizes: Mapping[str, int], **context: int) -> Cost:
         """The work of this launch with its dims bound to ``sizes``.
@@ -80,12 +78,15 @@ class Op:
         return self.kernel.cost({**axes, **context}, dtype, **self.attrs)
 
     def __str__(self) -> str:
-        """``rms_norm(%9:out <- %7:hidden, %8:weight, eps=1e-05)``."""
-        updated = [f"{b!r}" for b in self.touched(Access.WRITE)]
-        updated += [f"&{b!r}" for b in self.touched(Access.UPDATE)]
-        read = [f"{b!r}" for b in self.touched(Access.READ)]
-        attrs = [f"{key}={value}" for key, value in self.attrs.items()]
-        return f"{self.kernel.name}({', '.join(updated)} <- {', '.join(read + attrs)})"
+        """``rms_norm(%9:out <- %7:hidden, %8:weight, eps=1e-05)``; ``&`` is updated in place."""
+        left, right = [], []
+        for operand, buffer in zip(self.kernel.operands, self.operands, strict=False):
+            if operand.access is Access.READ:
+                right.append(repr(buffer))
+            else:
+                left.append("&" * (operand.access is Access.UPDATE) + repr(buffer))
+        right += [f"{key}={value}" for key, value in self.attrs.items()]
+        return f"{self.kernel.name}({', '.join(left)} <- {', '.join(right)})"
 
 
 @dataclass

@@ -413,8 +413,8 @@ PLOTS = (
         "wood|carried the wood], {friend} [pulled the rope|hit the nails], and the {helpern} [told "
         "them what to do|sang a song].",
         "[By evening|After three days], it was done. {done}. [They all cheered.|Everybody clapped.] \"[We did "
-        "it together|Now it belongs to all of us],\" said {hero}. \"[Who wants to try it first|Come on, "
-        "let us try it]!\"",
+        "it together|Now it belongs to all of us],\" said {hero}. \"[Who wants to try it first?|Come on, "
+        "let us try it!]\"",
     ), ("big work is easy when friends work together", "many friends can do what one cannot do alone",
         "it is more fun to build things together"), helped_by_friend=True),
     Plot("noise", "a strange noise at night", (
@@ -511,7 +511,7 @@ PLOTS = (
         "ears grow hot]. {He} wanted to keep the {found}. But [it was not {his} to keep|{he} could "
         "not look {friend} in the eye].",
         "\"Here,\" said {hero}. \"I found it {hideout}. It is yours.\" {friend} [jumped for joy|had tears of joy in "
-        "{fhis} eyes]. \"[You are so honest|How can I thank you]!\" {fhe} said. {Fhe} [invited {hero} "
+        "{fhis} eyes]. \"[You are so honest!|How can I thank you?]\" {fhe} said. {Fhe} [invited {hero} "
         "for cake|gave {hero} {gift}], and {hero} was [happier than before|glad from head to toe].",
     ), ("it feels good to give back what is not yours", "being honest can win you a friend",
         "an honest heart is worth more than treasure")),
@@ -610,8 +610,10 @@ def draw_name(rng: random.Random, pronoun: str) -> str:
     """Return a name that fits the pronoun; one in eight is made up, so that any name can be followed."""
     roll = rng.random()
     if roll < 0.125:
-        middle = rng.choice(SYLLABLES_LAST) if rng.random() < 0.3 else ""
-        return rng.choice(SYLLABLES_FIRST) + middle + rng.choice(SYLLABLES_LAST)
+        first, last = rng.choice(SYLLABLES_FIRST), rng.choice(SYLLABLES_LAST)
+        name = first + (rng.choice(SYLLABLES_LAST) if rng.random() < 0.3 else "") + last
+        if first.lower() != last and name not in MALE_NAMES + FEMALE_NAMES:
+            return name
     if roll < 0.3:
         return rng.choice(EITHER_NAMES)
     return rng.choice(MALE_NAMES if pronoun == "he" else FEMALE_NAMES)

@@ -20,6 +20,11 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, prin
 hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--smollm2`: the checkpoint of the realistic tests."""
+    parser.addoption("--smollm2", metavar="FOLDER", help="SmolLM2-135M-Instruct, for -m realistic")
+
+
 @pytest.fixture(scope="session")
 def stories260k() -> Path:
     """Folder of the public stories260K checkpoint with `hf_golden.npz`, laid beside the checkout.

@@ -570,6 +570,47 @@ def test_min_p_keeps_a_token_exactly_on_its_threshold():
     assert set(sample(logits, temperature=half, min_p=0.5 - 1e-6).tolist()) == {0, 1}
 
 
+def test_min_p_compares_with_a_threshold_between_two_floats():
+    # The lower of two logits is the float32 nearest to the threshold: at most one of the roundings
+    # down and up may keep it.
+    outcomes = set()
+    for min_p in np.linspace(0.3, 0.9, 20, dtype=np.float32).tolist():
+        threshold = 5.0 + math.log(min_p)
+        lower = np.float32(threshold)
+        logits = np.tile(np.array([lower, 5.0], np.float32), (60, 1))
+        is_kept = 0 in sample(logits, min_p=min_p)
+        assert is_kept == (float(lower) >= threshold)
+        outcomes.add(is_kept)
+    assert outcomes == {True, False}
+
+
+def with_uniform(monkeypatch, u):
+    """Make every draw use the number u."""
+    monkeypatch.setattr(
+        "cugraphs.kernels.sample.uniforms", lambda seeds, *_: np.full(len(seeds), u, np.float32)
+    )
+
+
+def test_a_random_number_on_an_edge_belongs_to_the_next_token(monkeypatch):
+    with_uniform(monkeypatch, 0.5)
+    assert sample([[0.0, 0.0]]).tolist() == [1]
+    assert sample([[0.0, -np.inf, 0.0]]).tolist() == [2]
+    with_uniform(monkeypatch, 0.0)
+    assert sample([[0.0, 0.0]]).tolist() == [0]
+    assert sample([[-np.inf, -200.0, 0.0]]).tolist() == [2]
+
+
+def test_the_largest_random_number_still_has_a_token(monkeypatch):
+    with_uniform(monkeypatch, 1 - 2**-24)
+    logits = np.random.default_rng(0).normal(size=(300, 200)).astype(np.float32)
+    logits[:, 190:] = -np.inf
+    for filters in ({}, {"top_p": 0.9}, {"top_k": 100}):
+        tokens = sample(logits, **filters)
+        assert np.isfinite(logits[np.arange(300), tokens]).all()
+    # The last token that weighs anything, save for the rounding of the sums.
+    assert sample(logits).min() >= 188
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_that_are_no_distribution_give_minus_one_and_are_not_counted(temperature):
     logits = np.zeros((6, 4), np.float32)
