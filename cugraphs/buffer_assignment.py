@@ -71,7 +71,7 @@ class BufferAssignment:
             for index in range(live_range.start, live_range.end + 1):
                 live.setdefault(index, []).append(buffer)
         for index, buffers in live.items():
-            buffers.sort(key=lambda buffer: self.offsets[buffer])
+            buffers.sort(key=self.offsets.__getitem__)
             for low, high in pairwise(buffers):
                 if self.offsets[low] + low.type.nbytes > self.offsets[high]:
                     raise ValueError(
@@ -118,23 +118,24 @@ def assign_buffers(program: Program) -> BufferAssignment:
     live ranges and not with the square of the buffer count.
     """
     ranges = live_ranges(program)
-    order = sorted(ranges, key=lambda b: (-b.type.nbytes, ranges[b].start, b.id))
+    sizes = {buffer: aligned(buffer.type.nbytes) for buffer in ranges}
+    order = sorted(ranges, key=lambda b: (-sizes[b], ranges[b].start, b.id))
     placed_at: list[list[Buffer]] = [[] for _ in program.ops]  # placed buffers live at each op
     offsets: dict[Buffer, int] = {}
     for buffer in order:
         live_range = ranges[buffer]
         span = range(live_range.start, live_range.end + 1)
         neighbours = {other for index in span for other in placed_at[index]}
-        offset, nbytes = 0, aligned(buffer.type.nbytes)
-        for begin, size in sorted((offsets[b], aligned(b.type.nbytes)) for b in neighbours):
-            if offset + nbytes <= begin:
+        offset = 0
+        for other in sorted(neighbours, key=offsets.__getitem__):
+            if offset + sizes[buffer] <= offsets[other]:
                 break
-            offset = max(offset, begin + size)
+            offset = max(offset, offsets[other] + sizes[other])
         offsets[buffer] = offset
         for index in span:
             placed_at[index].append(buffer)
-    ends = (offset + aligned(buffer.type.nbytes) for buffer, offset in offsets.items())
-    peak = max((sum(aligned(b.type.nbytes) for b in live) for live in placed_at), default=0)
+    ends = (offset + sizes[buffer] for buffer, offset in offsets.items())
+    peak = max((sum([sizes[buffer] for buffer in live]) for live in placed_at), default=0)
     return BufferAssignment(offsets, ranges, max(ends, default=0), peak)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import enum
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -27,6 +29,12 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "int32": np.dtype(np.int32),
     "uint32": np.dtype(np.uint32),
     "uint8": np.dtype(np.uint8),
+}
+
+CUDA_TYPES: Mapping[str, str] = {
+    "float32": "float",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
 }
 
 
@@ -141,10 +149,7 @@ class ArrayType:
     @cached_property
     def nbytes(self) -> int:
         """Bytes at the largest binding."""
-        size = DTYPES[self.dtype].itemsize
-        for axis in self.shape:
-            size *= int(axis)
-        return size
+        return DTYPES[self.dtype].itemsize * math.prod(self.shape)
 
     def bind(self, sizes: Mapping[str, int]) -> ArrayType:
         """The same type with every :class:`Dim` replaced by its size."""
@@ -165,6 +170,37 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         """The work of both."""
         return Cost(self.bytes_accessed + other.bytes_accessed, self.flops + other.flops)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a ``__global__`` function of the kernel's ``.cu`` file.
+
+    Everything here follows from axes, dtype and scalars alone, so a launch can be captured once
+    and replayed on any contents.
+
+    Args:
+        function: the C++ name with its template arguments: ``"rms_norm<__nv_bfloat16, 256>"``.
+        grid: blocks in x, y and z.
+        block: threads of a block.
+        scalars: what follows the arrays, as NumPy scalars of the parameters' types.
+        operands: names of the operands that are passed, in order; None passes all of them.
+        shared_bytes: dynamic shared memory of a block.
+        programmatic: may begin before the previous kernel ends (programmatic dependent launch).
+    """
+
+    function: str
+    grid: tuple[int, int, int]
+    block: int
+    scalars: tuple[np.generic, ...] = ()
+    operands: tuple[str, ...] | None = None
+    shared_bytes: int = 0
+    programmatic: bool = False
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """``out = x @ weight.T (+ bias)`` by cuBLASLt, over the operands of those names."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +235,9 @@ class Kernel:
         cost: ``cost(axes, dtype, **scalars)``: the work at those axis sizes.
         cases: inputs to prove every form of the kernel on.
         check: ``check(axes, **scalars)`` raises ValueError for sizes that the kernel does not take.
+        source: the ``.cu`` file; None while the kernel runs on the CPU only.
+        launches: ``launches(axes, dtype, **scalars)``: what runs on the GPU, in order. An
+            optional operand that is left out is passed as a null pointer.
     """
 
     name: str
@@ -207,6 +246,8 @@ class Kernel:
     cost: Callable[..., Cost]
     cases: tuple[Case, ...] = ()
     check: Callable[..., None] | None = None
+    source: Path | None = None
+    launches: Callable[..., tuple[Launch | MatrixProduct, ...]] | None = None
 
     def __post_init__(self) -> None:
         """Refuse operands that the rest of the project could not follow."""

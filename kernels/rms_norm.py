@@ -9,13 +9,26 @@ Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
 from .case_arrays import Make, normal
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
 
 
@@ -60,6 +73,21 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
     return Cost((2 * elements + axes["hidden"]) * DTYPES[dtype].itemsize, 4 * elements)
 
 
+def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
+    """One block a token."""
+    hidden = axes["hidden"]
+    width = vector_width(dtype, hidden)
+    threads = block_threads(hidden // width)
+    return (
+        Launch(
+            function=f"rms_norm<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(axes["tokens"], 1, 1),
+            block=threads,
+            scalars=(np.int32(hidden), np.float32(eps)),
+        ),
+    )
+
+
 def _inputs(tokens: int, hidden: int, scale: float = 1.0) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         x = normal(rng, dtype, (tokens, hidden), scale)
@@ -83,6 +111,8 @@ RMS_NORM = Kernel(
     ),
     reference=reference,
     cost=cost,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         Case("one_row", _inputs(1, 64), {"eps": 1e-5}),
         Case("odd", _inputs(7, 33), {"eps": 1e-6}),

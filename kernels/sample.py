@@ -176,7 +176,7 @@ def _draw(
 def _at_least(threshold: float) -> np.float32:
     """Return the lowest float32 that is not below ``threshold``: to compare with it is exact."""
     rounded = np.float32(threshold)
-    return rounded if rounded >= threshold else np.nextafter(rounded, np.float32(np.inf))
+    return rounded if float(rounded) >= threshold else np.nextafter(rounded, np.float32(np.inf))
 
 
 def _narrow(kept: Array | None, values: Array, indices: Array) -> tuple[Array, Array]:

@@ -136,6 +136,21 @@ def test_low_precision_is_float32_rounded_once_at_the_store(kernel, case, dtype)
         np.testing.assert_array_equal(result, expected.astype(result.dtype))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+def test_huge_finite_operands_raise_no_warning(kernel, dtype):
+    case = kernel.cases[0]
+    largest = float(ml_dtypes.finfo(DTYPES[dtype]).max)
+    signs = np.random.default_rng(1)
+    arrays = [
+        (signs.choice([-1, 1], array.shape) * largest).astype(array.dtype)
+        if operand.dtype == "T"
+        else array
+        for operand, array in zip(kernel.supplied, inputs(kernel, case, dtype), strict=False)
+    ]
+    run(kernel, arrays, case.attrs)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("kernel", "case"), [p for p in CASES if row_axis(p.values[0])])
 def test_a_row_does_not_depend_on_the_rows_beside_it(kernel, case, dtype):

@@ -174,12 +174,12 @@ from cugraphs.kernels import LINEAR
 
 rng = np.random.default_rng(4)
 for dtype in (np.float32, np.float64):
-    for in_features in (1, 8, 33, 64, 100, 577, 1536):
-        for out_features in (1, 3, 8, 17, 64, 192, 1000):
+    for in_features in (1, 33, 64, 577):
+        for out_features in (1, 8, 17, 1000):
             weight = rng.standard_normal((out_features, in_features)).astype(dtype)
             row = rng.standard_normal((1, in_features)).astype(dtype)
             alone, = LINEAR.reference(row, weight, batch_invariant=True)
-            for rows in (2, 5, 8, 16, 17, 33):
+            for rows in (2, 5, 16, 17):
                 x = rng.standard_normal((rows, in_features)).astype(dtype)
                 for position in {0, 1, rows // 2, rows - 1}:
                     x[position] = row
