@@ -48,8 +48,10 @@ class Arena:
         """Append a region of ``nbytes``, aligned to 256 bytes.
 
         Raises:
-            ValueError: the name is taken, or the memory is allocated already.
+            ValueError: the name is taken, ``nbytes`` is negative, or the memory exists already.
         """
+        if nbytes < 0:
+            raise ValueError(f"Arena: region {name!r} has {nbytes} bytes, expected at least 0")
         if name in self.regions:
             raise ValueError(f"Arena: region {name!r} exists already")
         if self._memory is not None:
@@ -80,9 +82,15 @@ class Arena:
 
         Raises:
             KeyError: no such region.
-            ValueError: the array ends beyond the region, or nothing is allocated yet.
+            ValueError: the array is misaligned, begins before or ends beyond the region, or nothing
+                is allocated yet.
         """
         region = self.regions[name]
+        if offset < 0 or offset % ALIGNMENT_BYTES:
+            raise ValueError(
+                f"Arena: {type_} is at {offset} of region {name!r}, "
+                f"expected a multiple of {ALIGNMENT_BYTES}"
+            )
         if offset + type_.nbytes > region.nbytes:
             raise ValueError(
                 f"Arena: {type_} at {offset} of region {name!r} ends at {offset + type_.nbytes}, "

@@ -43,11 +43,12 @@ class BlockManager:
 
     def grow(self, seq_id: int, num_tokens: int) -> bool:
         """Give the sequence enough blocks for ``num_tokens`` tokens; False if too few are free."""
-        table = self._owned.setdefault(seq_id, [])
-        missing = self.blocks_for(num_tokens) - len(table)
+        missing = self.blocks_for(num_tokens) - len(self._owned.get(seq_id, ()))
         if missing > len(self._free):
             return False
-        table.extend(self._free.popleft() for _ in range(missing))
+        if missing > 0:
+            table = self._owned.setdefault(seq_id, [])
+            table.extend(self._free.popleft() for _ in range(missing))
         return True
 
     def free(self, seq_id: int) -> None:

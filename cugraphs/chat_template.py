@@ -1,7 +1,8 @@
 """Messages of a chat to the text of a prompt, by the template that comes with the model.
 
-Knows where model folders keep templates, and what a message is. The rendering itself is in
-`chat_template_worker`, a process that is ended if it takes too long. Knows no model, no history.
+Knows where model folders keep templates. What a message is, is in `chat_messages`; the rendering
+itself in `chat_template_worker`, a process that is ended if it takes too long. Knows no model, no
+history.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cugraphs.tokenizer import Tokenizer, read_json_object, token_text
+from cugraphs.chat_messages import Message, plain_messages
+from cugraphs.json_file import read_json_object
+from cugraphs.model_file import read_file
+from cugraphs.one_line import reason
+from cugraphs.tokenizer import Tokenizer
+from cugraphs.tokenizer_settings import read_tokenizer_settings, token_text
 
 _START_LIMIT_S = 60.0
 _MEMORY_LIMIT_BYTES = 2**30
@@ -86,7 +92,7 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, object]],
+        messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         name: str | None = None,
@@ -95,7 +101,8 @@ class ChatTemplate:
         """Return the prompt of a chat. Its BOS, if the template writes one, is part of the text.
 
         Args:
-            messages: `{"role": …, "content": …}` each, oldest first; other keys go to the template.
+            messages: `{"role": …, "content": …}` each, oldest first; content is a string or a list
+                of text parts. Other keys go to the template.
             add_generation_prompt: end with the header of the assistant's answer.
             name: which template; None takes `tool_use` if there are `tools` and it exists, else
                 `default`, else the only one.
@@ -106,14 +113,14 @@ class ChatTemplate:
             ValueError: a message lacks a field, or the template fails, refuses the messages or
                 exceeds a limit.
         """
-        _check_messages(messages)
+        plain = plain_messages(messages)
         chosen = self._chosen(name, extra)
         variables = {
             "tools": None,
             "documents": None,
             **self._special_tokens,
             **extra,
-            "messages": [dict(message) for message in messages],
+            "messages": plain,
             "add_generation_prompt": add_generation_prompt,
         }
         request = {
@@ -234,31 +241,6 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
                 stream.close()
 
 
-def _check_messages(messages: object) -> None:
-    """Raise, with index and field, unless `messages` is a list of messages."""
-    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
-        raise TypeError(
-            f"ChatTemplate: messages is {type(messages).__name__}, expected a list of messages"
-        )
-    if not messages:
-        raise ValueError("ChatTemplate: messages is empty, expected one message or more")
-    for index, message in enumerate(messages):
-        who = f"ChatTemplate: messages[{index}]"
-        if not isinstance(message, Mapping):
-            raise TypeError(
-                f"{who} is {type(message).__name__}, expected a dict with role and content"
-            )
-        role = message.get("role")
-        if not isinstance(role, str) or not role:
-            found = repr(role) if "role" in message else "missing"
-            raise ValueError(f"{who}: role is {found}, expected a string such as 'user'")
-        content = message.get("content")
-        # A message that only calls tools has no text of its own.
-        if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-            found = type(content).__name__ if "content" in message else "missing"
-            raise ValueError(f"{who}: content is {found}, expected a string")
-
-
 def _named_templates(path: Path) -> dict[str, str]:
     """Return the templates in a JSON file: one string, or a list of names and strings."""
     value = read_json_object(path).get("chat_template")
@@ -285,9 +267,9 @@ def _named_templates(path: Path) -> dict[str, str]:
 def _read_text(path: Path) -> str:
     """Return a text file."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+        return read_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: cannot be read as UTF-8 text ({reason(error)})") from None
 
 
 def _special_tokens(folder: Path, tokenizer: Tokenizer) -> dict[str, str]:
@@ -298,9 +280,8 @@ def _special_tokens(folder: Path, tokenizer: Tokenizer) -> dict[str, str]:
     if len(tokenizer.eos_token_ids) == 1:
         (eos_token_id,) = tokenizer.eos_token_ids
         tokens["eos_token"] = tokenizer.token(eos_token_id)
-    path = folder / "tokenizer_config.json"
-    for key, entry in (read_json_object(path) if path.is_file() else {}).items():
-        text = token_text(entry) if key.endswith("_token") else None
+    for key, setting in read_tokenizer_settings(folder).items():
+        text = token_text(setting.value) if key.endswith("_token") else None
         if text is not None:
             tokens[key] = text
     return tokens

@@ -25,6 +25,8 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from cugraphs.one_line import one_line
+
 
 class TemplateRefusedError(Exception):
     """A template has called `raise_exception`: it does not take these messages."""
@@ -120,7 +122,7 @@ def answer(request: str) -> str:
         found = "nests too deep"
     except Exception as error:  # a template can raise anything that Python can
         found = f"{type(error).__name__}: {error}"
-    return json.dumps({"error": " ".join(found.split())[:1000]})
+    return json.dumps({"error": one_line(" ".join(found.split()), limit=1000)})
 
 
 def main(memory_limit_bytes: int) -> None:

@@ -18,14 +18,8 @@ from typing import Any, Self
 
 from cugraphs.json_file import json_kind, read_json_object
 from cugraphs.model_file import ModelFileError, refusal
-from cugraphs.one_line import first_and_more, one_line, quoted, reason
-from cugraphs.safetensors_file import (
-    FileHeader,
-    TensorView,
-    map_file,
-    read_header,
-    view_tensors,
-)
+from cugraphs.one_line import one_line, quoted, reason, several
+from cugraphs.safetensors_file import FileHeader, TensorView, map_file, read_header, view_tensors
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
@@ -152,28 +146,31 @@ def _no_weights(folder: Path, names: frozenset[str]) -> ModelFileError:
         return sorted(name for name in names if name.lower().endswith(suffixes))
 
     # Meta's and Mistral's own layout, often beside the Hugging Face one; its names differ.
-    others = [n for n in with_suffix(".safetensors") if not n.startswith("consolidated")]
+    safetensors = with_suffix(".safetensors")
+    others = [name for name in safetensors if not name.startswith("consolidated")]
+    pickles = with_suffix(*_PICKLES)
+    ggufs = with_suffix(".gguf")
     if "adapter_config.json" in names:
         found = "holds an adapter (LoRA or the like), not a whole model"
         advice = (
             "merge it into its base model, with peft's merge_and_unload() and save_pretrained()"
         )
     elif others:
-        found = f"holds {first_and_more(others)}, but no weights under a Hugging Face name"
+        found = f"holds {several(others)}, but no weights under a Hugging Face name"
         advice = (
             "rename a single file to model.safetensors; download the index that belongs to shards"
         )
-    elif with_suffix(".safetensors"):
-        found = f"holds only {first_and_more(with_suffix('.safetensors'))}, which is not Hugging Face layout"
+    elif safetensors:
+        found = f"holds only {several(safetensors)}, which is not Hugging Face layout"
         advice = "download the Hugging Face files of the model"
-    elif with_suffix(*_PICKLES):
-        found = f"holds weights only as pickles ({first_and_more(with_suffix(*_PICKLES))}), never loaded here"
+    elif pickles:
+        found = f"holds weights only as pickles ({several(pickles)}), never loaded here"
         advice = (
             "pickles can run code: take a safetensors revision of the model, or convert it with "
             "transformers' save_pretrained(folder, safe_serialization=True)"
         )
-    elif with_suffix(".gguf"):
-        found = f"holds weights only as GGUF ({first_and_more(with_suffix('.gguf'))}), which is not read"
+    elif ggufs:
+        found = f"holds weights only as GGUF ({several(ggufs)}), which is not read"
         advice = "download the safetensors of the model"
     else:
         found = "holds no weights"
@@ -199,7 +196,7 @@ def _read_shards(folder: Path, names: frozenset[str]) -> list[FileHeader]:
     if missing:
         raise refusal(
             index_path,
-            f"lists {first_and_more(missing)}, not in the folder",
+            f"lists {several(missing)}, not in the folder",
             f"all {len(shards)} shards beside it",
             "download the missing files",
         )
@@ -219,9 +216,10 @@ def _read_shards(folder: Path, names: frozenset[str]) -> list[FileHeader]:
     held = {entry.name for header in headers for entry in header.entries}
     absent = [name for name in shard_of if name not in held]
     if absent:
+        tensors = several([quoted(name) for name in absent])
         raise refusal(
             folder / shard_of[absent[0]],
-            f"lacks tensor {first_and_more([quoted(name) for name in absent])}, listed in {INDEX_NAME}",
+            f"lacks tensor {tensors}, listed in {INDEX_NAME}",
             "every tensor of the index",
             "download index and shards again, of one revision",
         )

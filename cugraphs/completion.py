@@ -9,7 +9,13 @@ from cugraphs.tokenizer import Tokenizer
 
 
 class Completion:
-    """Takes the tokens of a sequence one by one."""
+    """Takes the tokens of a sequence one by one.
+
+    Attributes:
+        sequence: whose tokens they are.
+        pieces: its text in final, non-empty pieces.
+        logprobs: one entry per token; None if not asked for.
+    """
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer) -> None:
         """Start after the prompt of ``sequence``."""
@@ -17,7 +23,7 @@ class Completion:
         self.sequence = sequence
         self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
         self._tokenizer = tokenizer
-        self._pieces: list[str] = []
+        self.pieces: list[str] = []
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             sequence.prompt_token_ids,
@@ -43,7 +49,7 @@ class Completion:
         else:
             piece = self._detokenizer.push(token_id)
             if not long_enough:
-                self._pieces.append(piece)
+                self._give(piece)
             elif self._push(piece):
                 sequence.finish("stop", self._stops.matched)
             if sequence.finish_reason is None and count >= sequence.max_tokens:
@@ -55,7 +61,7 @@ class Completion:
         """Give out what is held back; a stop string can still complete in it."""
         if self._stops.matched is None and self._push(self._detokenizer.flush()):
             self.sequence.finish("stop", self._stops.matched)
-        self._pieces.append(self._stops.flush())
+        self._give(self._stops.flush())
 
     def output(self) -> CompletionOutput:
         """The answer so far."""
@@ -72,11 +78,13 @@ class Completion:
     @property
     def text(self) -> str:
         """The text so far."""
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        return "".join(self.pieces)
 
     def _push(self, piece: str) -> bool:
         text, stopped = self._stops.push(piece)
-        self._pieces.append(text)
+        self._give(text)
         return stopped
+
+    def _give(self, piece: str) -> None:
+        if piece:
+            self.pieces.append(piece)

@@ -35,7 +35,9 @@ class MatrixShape:
 class CublasLt:
     """One cuBLASLt handle with its workspace."""
 
-    def __init__(self, workspace_ptr: int, workspace_bytes: int, *, allow_tf32: bool = False) -> None:
+    def __init__(
+        self, workspace_ptr: int, workspace_bytes: int, *, allow_tf32: bool = False
+    ) -> None:
         """Make a handle.
 
         Args:
@@ -150,7 +152,9 @@ class CublasLt:
         finally:
             lt.matmul_preference_destroy(preference)
         if count[0] <= choice:
-            raise RuntimeError(f"cuBLASLt: {count[0]} algorithms for {shape}, expected {choice + 1}")
+            raise RuntimeError(
+                f"cuBLASLt: {count[0]} algorithms for {shape}, expected {choice + 1}"
+            )
         algorithm = results[choice : choice + 1]["algo"].copy()
         return MatrixPlan(description, weight_layout, x_layout, out_layout, algorithm)
 

@@ -6,7 +6,6 @@ Knows no files and no devices; the runner and the tokenizer arrive as arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,38 +13,14 @@ from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
 from cugraphs.kernel import Array
 from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
-from cugraphs.outputs import Logprob, RequestOutput
+from cugraphs.outputs import Logprob
+from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS, write_slot
 from cugraphs.scheduler import ScheduledChunk, Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.step_state import Chunk
 from cugraphs.tokenizer import Tokenizer
-
-
-@dataclass(eq=False)
-class _Request:
-    """A prompt with its ``n`` growing answers."""
-
-    request_id: int
-    prompt: str | None
-    prompt_token_ids: list[int]
-    completions: list[Completion]
-    prompt_logprobs: list[dict[int, Logprob] | None] | None
-
-    @property
-    def finished(self) -> bool:
-        return all(c.sequence.finish_reason is not None for c in self.completions)
-
-    def output(self) -> RequestOutput:
-        return RequestOutput(
-            request_id=self.request_id,
-            prompt=self.prompt,
-            prompt_token_ids=tuple(self.prompt_token_ids),
-            outputs=tuple(completion.output() for completion in self.completions),
-            finished=self.finished,
-            prompt_logprobs=None if self.prompt_logprobs is None else tuple(self.prompt_logprobs),
-        )
 
 
 class Engine:
@@ -79,8 +54,9 @@ class Engine:
         self._vocab_size = vocab_size
         self._max_model_len = cache.max_model_len
         self._eos_token_ids = sorted(tokenizer.eos_token_ids)
-        self._requests: dict[int, _Request] = {}
-        self._owner: dict[TokenSequence, tuple[_Request, Completion]] = {}
+        self._requests: set[Request] = set()
+        self._aborted: list[Request] | None = None  # during a step: those that end after it
+        self._owner: dict[TokenSequence, tuple[Request, Completion]] = {}
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
@@ -109,7 +85,7 @@ class Engine:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         prompt: str | None = None,
-    ) -> int:
+    ) -> Request:
         """Queue a prompt.
 
         Args:
@@ -118,15 +94,13 @@ class Engine:
             prompt: its text, handed back in the outputs.
 
         Returns:
-            The request's id.
+            The request, which grows with every step.
 
         Raises:
             ValueError: the prompt is empty or too long, or a token id is not the model's.
         """
         token_ids = list(prompt_token_ids)
         self._check_prompt(token_ids, params)
-        request_id = self._next_request_id
-        self._next_request_id += 1
         left = self._max_model_len - len(token_ids)
         max_tokens = left if params.max_tokens is None else min(params.max_tokens, left)
         seed = params.seed
@@ -142,43 +116,51 @@ class Engine:
         prompt_logprobs: list[dict[int, Logprob] | None] | None = (
             None if params.prompt_logprobs is None else [None]
         )
-        request = _Request(request_id, prompt, token_ids, completions, prompt_logprobs)
-        self._requests[request_id] = request
+        request = Request(self._next_request_id, prompt, token_ids, completions, prompt_logprobs)
+        self._next_request_id += 1
+        self._requests.add(request)
         for completion in completions:
             self._owner[completion.sequence] = (request, completion)
             self.scheduler.add(completion.sequence)
-        return request_id
+        return request
 
-    def abort(self, request_id: int) -> RequestOutput | None:
-        """Stop a request; returns what it has so far, or None if there is no such request."""
-        request = self._requests.get(request_id)
-        if request is None:
-            return None
+    def abort(self, request: Request) -> None:
+        """Stop a request; nothing happens if it has ended. Within a step: after the step."""
+        if self._aborted is not None:
+            self._aborted.append(request)
+            return
         for completion in request.completions:
-            if completion.sequence.finish_reason is None:
-                completion.sequence.finish("abort")
-                completion.flush()
+            if completion.sequence in self._owner:
+                if completion.sequence.finish_reason is None:
+                    completion.sequence.finish("abort")
+                    completion.flush()
                 self._drop(completion.sequence)
-        return self._requests.pop(request_id).output()
-
-    def output(self, request_id: int) -> RequestOutput:
-        """What an unfinished request has so far.
-
-        Raises:
-            KeyError: there is no such request.
-        """
-        return self._requests[request_id].output()
+        self._requests.discard(request)
 
     def has_unfinished(self) -> bool:
         """Whether any request waits or runs."""
         return bool(self._requests)
 
-    def step(self) -> list[RequestOutput]:
-        """Run one step; returns the requests that got a token, each with all it has so far.
+    def step(self) -> list[Request]:
+        """Run one step; returns the requests that got a token.
+
+        An interrupt or an error takes the step back: its sequences are computed anew later.
 
         Raises:
-            FloatingPointError: the logits of a sequence hold NaN.
+            FloatingPointError: the logits of a sequence hold NaN or infinity.
         """
+        self._aborted = []
+        try:
+            return self._step()
+        except BaseException:
+            self.scheduler.preempt_all()
+            raise
+        finally:
+            aborted, self._aborted = self._aborted, None
+            for request in aborted:
+                self.abort(request)
+
+    def _step(self) -> list[Request]:
         scheduled = self.scheduler.schedule()
         if not scheduled:
             return []
@@ -212,19 +194,19 @@ class Engine:
         scheduled: Sequence[ScheduledChunk],
         chunks: Sequence[Chunk],
         outputs: Mapping[str, Array],
-    ) -> list[RequestOutput]:
+    ) -> list[Request]:
         """Hand each row's results to its sequence, and drop the sequences that end."""
-        progressed: dict[int, _Request] = {}
+        progressed: dict[Request, None] = {}  # in the order of the rows
         row = 0
         for item, chunk in zip(scheduled, chunks, strict=True):
             sequence = item.sequence
             request, completion = self._owner[sequence]
             sequence.num_computed += item.num_tokens
             for position, token_id in enumerate(chunk.prompt_targets, start=chunk.start):
-                if position == sequence.num_prompt_logprobs:
+                if position == sequence.num_prompt_logprobs:  # else known: it was preempted since
                     sequence.num_prompt_logprobs += 1
-                    if sequence.sample_index == 0 and request.prompt_logprobs is not None:
-                        request.prompt_logprobs.append(self._logprobs(outputs, row, token_id))
+                    assert request.prompt_logprobs is not None
+                    request.prompt_logprobs.append(self._logprobs(outputs, row, token_id))
                 row += 1
             if not chunk.samples:
                 continue
@@ -232,8 +214,8 @@ class Engine:
             if token_id < 0:
                 raise FloatingPointError(
                     f"Engine: the logits of request {request.request_id} at position "
-                    f"{sequence.num_tokens} hold NaN, expected numbers; the weights are damaged, "
-                    "or overflow in this dtype"
+                    f"{sequence.num_tokens} hold NaN or infinity, expected numbers; the weights are "
+                    "damaged, or the activations overflow in this dtype"
                 )
             if completion.logprobs is not None:
                 completion.logprobs.append(self._logprobs(outputs, row, token_id))
@@ -241,11 +223,11 @@ class Engine:
             completion.append(token_id)
             if sequence.finish_reason is not None:
                 self._drop(sequence)
-            progressed[request.request_id] = request
-        for request_id, request in progressed.items():
+            progressed[request] = None
+        for request in progressed:
             if request.finished:
-                del self._requests[request_id]
-        return [request.output() for request in progressed.values()]
+                self._requests.discard(request)
+        return list(progressed)
 
     def _logprobs(
         self, outputs: Mapping[str, Array], row: int, token_id: int

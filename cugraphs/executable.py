@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment
-from cugraphs.interpreter import TEMPORARIES, BoundOp, bind_ops, check_array, run_ops
+from cugraphs.interpreter import TEMPORARIES, BoundOp, bind_ops, check_array, poison_arrays, run_ops
 from cugraphs.kernel import Array
 from cugraphs.program import Buffer, Kind, Program
 
@@ -54,7 +54,8 @@ class Executable:
             arena: holds the inputs, outputs and temporaries.
             weights: an array for every WEIGHT buffer; more are fine.
             state: an array for every STATE buffer.
-            poison: fill temporaries with NaN bytes after their last use (tests, debugging).
+            poison: fill outputs with NaN bytes before a run, and temporaries after their last use
+                (tests, debugging).
 
         Raises:
             ValueError: an array is missing or has another shape or dtype than its buffer.
@@ -99,5 +100,7 @@ class Executable:
     def run(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """Run one step over whatever the bound inputs hold now; returns views of the outputs."""
         bound = self.bind(sizes)
+        if self._poison:
+            poison_arrays(bound.outputs.values())
         run_ops(bound.ops, poison=self._poison)
         return bound.outputs

@@ -6,7 +6,7 @@ views of the arena, and runs the same bound steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -61,13 +61,19 @@ def run_ops(ops: Sequence[BoundOp], *, poison: bool = False) -> None:
         try:
             results = op.reference(*op.read)
             for array, result in zip(op.written, results, strict=True):
+                assert result.shape == array.shape and result.dtype == array.dtype
                 array[...] = result
         except Exception as error:
             error.add_note(f"in {op.label}")
             raise
         if poison:
-            for array in op.dead:
-                array.view(np.uint8)[...] = POISON
+            poison_arrays(op.dead)
+
+
+def poison_arrays(arrays: Iterable[Array]) -> None:
+    """Fill contiguous arrays with NaN bytes."""
+    for array in arrays:
+        array.reshape(-1).view(np.uint8)[...] = POISON
 
 
 def interpret(
@@ -84,7 +90,8 @@ def interpret(
         bound: an array for every WEIGHT, STATE and INPUT buffer, at its bound shape.
         sizes: the size of each dim of the program.
         assignment: if given, temporaries live at its offsets in one poisoned arena and are
-            poisoned again after their last use, so a wrong assignment changes the result.
+            poisoned again after their last use, so a wrong assignment changes the result. Outputs
+            are poisoned before the run.
 
     Returns:
         The OUTPUT arrays.
@@ -106,15 +113,19 @@ def interpret(
             arrays[buffer] = arena.view(TEMPORARIES, type_, assignment.offsets[buffer])
         else:
             arrays[buffer] = np.zeros(type_.shape, DTYPES[type_.dtype])
+    outputs = {buffer: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)}
+    if assignment is not None:
+        poison_arrays(outputs.values())
     run_ops(bind_ops(program, arrays), poison=assignment is not None)
-    return {buffer: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)}
+    return outputs
 
 
 def check_array(buffer: Buffer, array: Array | None, sizes: Mapping[str, int]) -> None:
     """Refuse an array that does not fit its buffer.
 
     Raises:
-        ValueError: it is missing, or its shape or dtype is another; the message names the buffer.
+        ValueError: it is missing, its shape or dtype is another, or its elements do not lie one
+            after the other; the message names the buffer.
     """
     if array is None:
         raise ValueError(f"bind: no array is given for {buffer.kind.value} {buffer.name!r}")
@@ -123,4 +134,9 @@ def check_array(buffer: Buffer, array: Array | None, sizes: Mapping[str, int]) -
         raise ValueError(
             f"bind: {buffer.kind.value} {buffer.name!r} is {array.dtype}{list(array.shape)}, "
             f"expected {expected}"
+        )
+    if not array.flags.c_contiguous:
+        raise ValueError(
+            f"bind: {buffer.kind.value} {buffer.name!r} has strides {list(array.strides)}, "
+            "expected a C-contiguous array; copy it with np.ascontiguousarray"
         )

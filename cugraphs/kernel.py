@@ -292,6 +292,17 @@ class Kernel:
         named = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         return {p.name: p.default is p.empty for p in named}
 
+    def dtype_of(self, types: Sequence[ArrayType]) -> str:
+        """The dtype of the "T" operands, or of the first operand where there is none.
+
+        Args:
+            types: of the operands in declaration order.
+        """
+        for operand, type_ in zip(self.operands, types, strict=False):
+            if operand.dtype == "T":
+                return type_.dtype
+        return types[0].dtype
+
     def infer(
         self, types: Sequence[ArrayType], attrs: Mapping[str, Any]
     ) -> tuple[list[ArrayType], dict[str, int]]:
@@ -366,7 +377,7 @@ class Kernel:
             if name not in self.scalars:
                 raise TypeError(
                     f"{self.name}: the scalar {name!r} is unknown, "
-                    f"expected one of {', '.join(self.scalars) or 'none'}"
+                    f"expected {', '.join(self.scalars) or 'none'}"
                 )
 
     def _base_size(self, operand: str, scale: int, name: str, offset: int, size: int) -> int:

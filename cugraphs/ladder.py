@@ -23,12 +23,9 @@ class Ladder:
         rungs = [rung for rung in _POWERS if rung < max_rows]
         rungs += range(_POWERS[-1] + _STRIDE, max_rows, _STRIDE)
         self.rungs: tuple[int, ...] = (*rungs, max_rows)
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The largest rung of each fusion class: the row counts at which a program is traced."""
-        tops = (max((r for r in self.rungs if r <= top), default=0) for top in _CLASS_ROWS)
-        return tuple(sorted({*tops, self.rungs[-1]} - {0}))
+        # The largest rung of each fusion class: the row counts at which a program is traced.
+        tops = {max(rung for rung in self.rungs if rung <= top) for top in _CLASS_ROWS}
+        self.classes: tuple[int, ...] = tuple(sorted({*tops, max_rows}))
 
     def rung_for(self, rows: int) -> int:
         """The smallest rung that holds ``rows`` rows.
@@ -41,5 +38,11 @@ class Ladder:
         return self.rungs[bisect_left(self.rungs, rows)]
 
     def class_for(self, rung: int) -> int:
-        """The row count at which the program that serves ``rung`` is traced."""
+        """The row count at which the program that serves ``rung`` is traced.
+
+        Raises:
+            ValueError: ``rung`` is not one of the rungs.
+        """
+        if rung not in self.rungs:
+            raise ValueError(f"Ladder: {rung} is not a rung, expected one of {list(self.rungs)}")
         return self.classes[bisect_left(self.classes, rung)]

@@ -6,8 +6,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
@@ -19,6 +22,7 @@ from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import load_weights
 from cugraphs.outputs import RequestOutput
+from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.tokenizer import Tokenizer
 
@@ -87,7 +91,6 @@ class LLM:
                 source=str(self.folder),
                 progress=_running_total(progress, checkpoint.nbytes),
             )
-        self._latest: dict[int, RequestOutput] = {}
         self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
         self.runner = ModelRunner(plan, weights)
         self.engine = Engine(
@@ -117,15 +120,17 @@ class LLM:
         """
         many = _prompt_list(prompts)
         each = self._params_list(params, len(many))
-        ids = self._add_all(
-            [(self._encode(prompt), p) for prompt, p in zip(many, each, strict=True)]
-        )
+        requests: list[Request] = []
         try:
-            while not all(self._latest[request_id].finished for request_id in ids):
-                self._step()
-            return [self._latest[request_id] for request_id in ids]
+            for (token_ids, text), p in zip(map(self._encode, many), each, strict=True):
+                requests.append(self.engine.add_request(token_ids, p, text))
+            for request in requests:  # in any order: every step runs all of them
+                while not request.finished:
+                    self.engine.step()
+            return [request.output() for request in requests]
         finally:  # an interrupt or an error leaves no request behind
-            self._forget(ids)
+            for request in requests:
+                self.engine.abort(request)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
         """Continue one prompt, yielding its text in pieces as they become final.
@@ -136,8 +141,8 @@ class LLM:
         (resolved,) = self._params_list(params, 1)
         if resolved.n != 1:
             raise ValueError(f"LLM.stream: n is {resolved.n}, expected 1; use generate")
-        (request_id,) = self._add_all([(self._encode(prompt), resolved)])
-        return TextStream(self, request_id)
+        token_ids, text = self._encode(_checked_prompt(prompt))
+        return TextStream(self.engine, self.engine.add_request(token_ids, resolved, text))
 
     def chat(
         self,
@@ -174,31 +179,6 @@ class LLM:
         """The sampling that generation_config.json asks for."""
         return sampling_params_from_generation_config(self._generation_config)
 
-    def _step(self) -> None:
-        """Run one step for whoever waits: generate and several streams may take turns."""
-        for output in self.engine.step():
-            self._latest[output.request_id] = output
-
-    def _forget(self, ids: Sequence[int]) -> None:
-        for request_id in ids:
-            self.engine.abort(request_id)
-            del self._latest[request_id]
-
-    def _add_all(
-        self, prompts: Sequence[tuple[tuple[list[int], str | None], SamplingParams]]
-    ) -> list[int]:
-        """Queue all requests, or none if one is refused."""
-        ids: list[int] = []
-        try:
-            for (token_ids, text), params in prompts:
-                request_id = self.engine.add_request(token_ids, params, text)
-                ids.append(request_id)
-                self._latest[request_id] = self.engine.output(request_id)
-        except BaseException:
-            self._forget(ids)
-            raise
-        return ids
-
     def _encode(self, prompt: Prompt) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):
             token_ids = self.tokenizer.encode(prompt)
@@ -214,13 +194,18 @@ class LLM:
     ) -> list[SamplingParams]:
         if params is None:
             params = self.default_params()
-        each = [params] * count if isinstance(params, SamplingParams) else list(params)
+        if isinstance(params, SamplingParams):
+            return [params] * count
+        each = list(params) if isinstance(params, Sequence) else [params]
         for p in each:
             if not isinstance(p, SamplingParams):
-                raise TypeError(f"LLM: params is {p!r}, expected SamplingParams")
+                raise TypeError(
+                    f"LLM: params is {_shown(p)}, expected SamplingParams, one or one per prompt"
+                )
         if len(each) != count:
             raise ValueError(
-                f"LLM: {len(each)} SamplingParams for {count} prompts, expected one or one each"
+                f"LLM: params has {len(each)} SamplingParams for {count} prompts, "
+                "expected one, or one per prompt"
             )
         return each
 
@@ -250,36 +235,37 @@ class LLM:
 
 
 class TextStream(Iterator[str]):
-    """The text of one request, piece by piece; ``output`` is all of it so far."""
+    """The text of one request, piece by piece, as it becomes final."""
 
-    def __init__(self, llm: LLM, request_id: int) -> None:
+    def __init__(self, engine: Engine, request: Request) -> None:
         """Follow a request that was just added."""
-        self._llm = llm
-        self._request_id = request_id
-        self._given = 0
-        self.output = llm._latest[request_id]
+        self._engine = engine
+        self._request = request
+        self._num_given = 0
 
     def __next__(self) -> str:
-        """The next piece of final text; runs steps until there is one."""
+        """The next piece; runs steps until there is one, and those are for all requests."""
+        pieces = self._request.completions[0].pieces
         try:
-            while True:
-                self.output = self._llm._latest.get(self._request_id, self.output)
-                text = self.output.outputs[0].text
-                if self._given < len(text):
-                    piece = text[self._given :]
-                    self._given = len(text)
-                    return piece
-                if self.output.finished or self._request_id not in self._llm._latest:
+            while self._num_given == len(pieces):
+                if self._request.finished:
                     raise StopIteration
-                self._llm._step()
-        except BaseException:  # the end, an error or an interrupt: the engine forgets the request
+                self._engine.step()
+        except BaseException:  # an error or an interrupt leaves no request behind
             self.close()
             raise
+        new = pieces[self._num_given :]
+        self._num_given += len(new)
+        return "".join(new)
+
+    @property
+    def output(self) -> RequestOutput:
+        """All there is so far, whether it was taken from the stream or not."""
+        return self._request.output()
 
     def close(self) -> None:
         """Stop the request; what it has so far stays in ``output``."""
-        if self._request_id in self._llm._latest:
-            self._llm._forget([self._request_id])
+        self._engine.abort(self._request)
 
     def __del__(self) -> None:
         """Stop the request when nobody listens any more."""
@@ -327,12 +313,17 @@ def plan_kv_cache(
     return shape(num_kv_blocks)
 
 
+class _StderrHandler(logging.Handler):
+    """Prints on what ``sys.stderr`` is at that time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"cugraphs: {record.getMessage()}", file=sys.stderr)
+
+
 def log_to_stderr() -> None:
     """Show the package's notices on stderr unless the program has set up logging itself."""
     if not _log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("cugraphs: %(message)s"))
-        _log.addHandler(handler)
+        _log.addHandler(_StderrHandler())
         _log.setLevel(logging.INFO)
 
 
@@ -355,18 +346,41 @@ def _choose_dtype(dtype: str) -> str:
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as a list."""
+    """One prompt or many, as a list of strings and lists of ints."""
     if isinstance(prompts, str):
         return [prompts]
-    many = list(prompts)
-    if many and all(isinstance(item, int) for item in many):
-        return [many]  # type: ignore[list-item]
-    for item in many:
-        if not isinstance(item, str) and (
-            not isinstance(item, Sequence) or not all(isinstance(t, int) for t in item)
-        ):
-            raise TypeError(f"LLM: a prompt is {item!r}, expected a string or a list of token ids")
-    return many  # type: ignore[return-value]
+    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence | np.ndarray):
+        raise TypeError(
+            f"LLM: prompts is {_shown(prompts)}, expected a string, a list of token ids, "
+            "or a list of such prompts"
+        )
+    if len(prompts) and all(_is_token_id(item) for item in prompts):
+        return [_checked_prompt(prompts)]
+    return [_checked_prompt(item) for item in prompts]
+
+
+def _checked_prompt(prompt: object) -> Prompt:
+    """One prompt: a string, or token ids as a list of ints."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, bytes) or not isinstance(prompt, Sequence | np.ndarray):
+        raise TypeError(
+            f"LLM: a prompt is {_shown(prompt)}, expected a string or a list of token ids"
+        )
+    for item in prompt:
+        if not _is_token_id(item):
+            raise TypeError(f"LLM: a prompt holds {_shown(item)}, expected token ids, all integers")
+    return [int(item) for item in prompt]
+
+
+def _is_token_id(item: object) -> bool:
+    return isinstance(item, Integral) and not isinstance(item, bool)
+
+
+def _shown(value: object) -> str:
+    """A wrong value in a message: short, and with its type."""
+    text = repr(value)
+    return f"{text[:40]}{'...' if len(text) > 40 else ''} ({type(value).__name__})"
 
 
 def _running_total(

@@ -7,14 +7,15 @@ imported only to download. Does not read the model: that is `Checkpoint.open`.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from cugraphs.checkpoint import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME
+from cugraphs.checkpoint import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME, read_weight_map
+from cugraphs.model_file import ModelFileError
+from cugraphs.one_line import quoted, reason
 
 DEMO_NAME = "demo"
 _TOKENIZER_NAME = "tokenizer.json"
@@ -69,7 +70,7 @@ def find_model(model: str | Path, *, allow_download: bool = True) -> Path:
     hub_id = _parse_hub_id(model) if isinstance(model, str) else None
     if hub_id is None:
         raise ModelLookupError(
-            f"find_model: {_quote(model)} does not exist, expected {_WANTED}; "
+            f"find_model: {quoted(model)} does not exist, expected {_WANTED}; "
             f"{_did_you_mean(Path(model)) or 'check the path'}"
         )
     snapshot = _cached_snapshot(hub_id)
@@ -83,7 +84,7 @@ def find_model(model: str | Path, *, allow_download: bool = True) -> Path:
     if not allow_download:
         advice = _did_you_mean(Path(model)) or "allow the download, or give a folder"
         raise ModelLookupError(
-            f"find_model: {_quote(model)} {found}, expected {_WANTED} on this machine; {advice}"
+            f"find_model: {quoted(model)} {found}, expected {_WANTED} on this machine; {advice}"
         )
     return _download(hub_id, found)
 
@@ -108,7 +109,7 @@ def _existing_folder(path: Path) -> Path | None:
         exists = path.exists()
     except (OSError, RuntimeError) as error:  # no permission, name too long, no such ~user
         raise ModelLookupError(
-            f"find_model: {_quote(path)} cannot be looked at ({_one_line(error)}), "
+            f"find_model: {quoted(path)} cannot be looked at ({reason(error)}), "
             f"expected {_WANTED}; check path and permissions"
         ) from error
     if exists:
@@ -116,7 +117,7 @@ def _existing_folder(path: Path) -> Path | None:
         if path.suffix.lower() == ".gguf":
             advice = "GGUF is not read: give a folder of safetensors"
         raise ModelLookupError(
-            f"find_model: {_quote(path)} is a file, expected {_WANTED}; {advice}"
+            f"find_model: {quoted(path)} is a file, expected {_WANTED}; {advice}"
         )
     return None
 
@@ -173,9 +174,8 @@ def _missing_files(folder: Path, *, tokenizer: bool = True) -> list[str]:
 def _shards(folder: Path) -> list[str]:
     """Shards that an index names; what is wrong with an index is for `Checkpoint.open` to say."""
     try:
-        weight_map = json.loads((folder / INDEX_NAME).read_text("utf-8"))["weight_map"]
-        return sorted({str(shard) for shard in weight_map.values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return sorted(set(read_weight_map(folder / INDEX_NAME).values()))
+    except ModelFileError:
         return []
 
 
@@ -203,7 +203,7 @@ def _download(hub_id: _HubId, found: str) -> Path:
     except Exception as error:  # its HTTP library, and so the errors, differ between versions
         raise ModelLookupError(
             f"find_model: {name} {found}, and its download failed "
-            f"({type(error).__name__}: {_one_line(error)}), expected {_WANTED}; "
+            f"({type(error).__name__}: {reason(error)}), expected {_WANTED}; "
             f"{_download_advice(error)}"
         ) from error
     missing = _missing_files(folder, tokenizer=False)
@@ -242,15 +242,4 @@ def _did_you_mean(path: Path) -> str:
     except OSError:
         cached = []
     close += difflib.get_close_matches(str(path), cached, n=2)
-    return f"did you mean {' or '.join(map(_quote, close))}?" if close else ""
-
-
-def _quote(value: object) -> str:
-    return f"'{_one_line(value)}'"
-
-
-def _one_line(value: object) -> str:
-    """Text of anything, on one printable line of bounded length."""
-    text = " ".join(str(value).split())
-    text = text if len(text) <= 300 else text[:300] + "…"
-    return text if text.isprintable() else repr(text)[1:-1]
+    return f"did you mean {' or '.join(map(quoted, close))}?" if close else ""

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Protocol
 
 from cugraphs.arena import Arena, numpy_bytes
-from cugraphs.compiler import PlannedProgram, plan_arena, plan_program
-from cugraphs.executable import Executable
+from cugraphs.compiler import plan_arena, plan_program
+from cugraphs.executable import Executable, PlannedProgram
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder

@@ -33,7 +33,7 @@ def reason(error: BaseException) -> str:
     return one_line(" ".join(str(says).split()) or type(error).__name__)
 
 
-def first_and_more(names: Sequence[str]) -> str:
+def several(names: Sequence[str]) -> str:
     """Return the first of one name or more, and how many others there are."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return one_line(names[0]) + more

@@ -67,14 +67,7 @@ class Op:
             context: further axes that a cost may use (``context`` = tokens in the cache).
         """
         axes = {name: bind_axis(size, sizes) for name, size in self.axes.items()}
-        dtype = next(
-            (
-                buffer.type.dtype
-                for operand, buffer in zip(self.kernel.operands, self.operands, strict=False)
-                if operand.dtype == "T"
-            ),
-            self.operands[0].type.dtype,
-        )
+        dtype = self.kernel.dtype_of([buffer.type for buffer in self.operands])
         return self.kernel.cost({**axes, **context}, dtype, **self.attrs)
 
     def __str__(self) -> str:

@@ -79,29 +79,29 @@ class Scheduler:
         budget = self.max_num_batched_tokens - len(chunks)
         prompt_logits = self.max_prompt_logits
 
-        def take(sequence: Sequence, *, is_new: bool) -> None:
+        def room(sequence: Sequence) -> int:
+            limit = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget
+            return min(sequence.num_uncomputed, limit)
+
+        def take(sequence: Sequence, count: int, *, is_new: bool) -> None:
             nonlocal budget, prompt_logits
-            count = min(sequence.num_uncomputed, budget)
+            chunks.append(ScheduledChunk(sequence, count, is_new))
+            budget -= count
             if sequence.wants_prompt_logprobs:
-                count = min(count, prompt_logits)
                 prompt_logits -= count
-            if count > 0:
-                chunks.append(ScheduledChunk(sequence, count, is_new))
-                budget -= count
 
         for sequence in self.running:
-            if sequence.num_uncomputed > 1:
-                take(sequence, is_new=False)
+            if sequence.num_uncomputed > 1 and (count := room(sequence)):
+                take(sequence, count, is_new=False)
         # A sequence is admitted only with blocks for all its tokens, so that half-computed prompts
         # do not take the blocks from each other.
-        while self._free_slots and self.waiting and budget > 0 and prompt_logits > 0:
-            sequence = self.waiting[0]
-            if not self.blocks.grow(sequence.seq_id, sequence.num_tokens):
+        while self._free_slots and self.waiting and (count := room(self.waiting[0])):
+            if not self.blocks.grow(self.waiting[0].seq_id, self.waiting[0].num_tokens):
                 break
-            self.waiting.popleft()
+            sequence = self.waiting.popleft()
             self.running.append(sequence)
             sequence.slot = self._free_slots.pop()
-            take(sequence, is_new=True)
+            take(sequence, count, is_new=True)
         return chunks
 
     def finish(self, sequence: Sequence) -> None:
@@ -112,16 +112,25 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
+    def preempt_all(self) -> None:
+        """Send every running sequence back to the head of the queue, to be computed anew."""
+        while self.running:
+            self._preempt_last()
+
     def _grow(self, sequence: Sequence) -> None:
         """Get blocks for all tokens of ``sequence``; preempt from the end, at worst itself."""
         while not self.blocks.grow(sequence.seq_id, sequence.num_tokens):
-            victim = self.running.pop()
-            self._release(victim)
-            victim.num_computed = 0
-            self.waiting.appendleft(victim)
-            self.num_preemptions += 1
-            if victim is sequence:
+            if self._preempt_last() is sequence:
                 return
+
+    def _preempt_last(self) -> Sequence:
+        """Take slot and blocks from the sequence that was admitted last."""
+        victim = self.running.pop()
+        self._release(victim)
+        victim.num_computed = 0
+        self.waiting.appendleft(victim)
+        self.num_preemptions += 1
+        return victim
 
     def _release(self, sequence: Sequence) -> None:
         self.blocks.free(sequence.seq_id)

@@ -48,9 +48,13 @@ class Sequence:
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """Whether the log-probabilities of its prompt are wanted and not complete yet."""
+        """Whether its prompt's log-probabilities are wanted of it and not complete yet.
+
+        They are the same for all samples of a request: the first one brings them.
+        """
         return (
             self.params.prompt_logprobs is not None
+            and self.sample_index == 0
             and self.num_prompt_logprobs < len(self.prompt_token_ids) - 1
         )
 

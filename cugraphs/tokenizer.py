@@ -1,17 +1,20 @@
 """Text to token ids and back, over the `tokenizers` library: which ids begin and end a text.
 
-Knows `tokenizer.json`, `tokenizer_config.json` and the token ids in the two model configurations.
+Knows `tokenizer.json`, what of its settings counts, and the token ids in the two model
+configurations.
 Knows no model, no chat template and no stream: see `chat_template` and `detokenizer`.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import tokenizers
+
+from cugraphs.one_line import reason
+from cugraphs.tokenizer_settings import TokenizerSetting, read_tokenizer_settings, token_text
 
 REPLACEMENT_CHARACTER = "\ufffd"
 
@@ -70,7 +73,8 @@ class Tokenizer:
         """Read the tokenizer of a model folder.
 
         Args:
-            folder: holds `tokenizer.json` and, if it exists, `tokenizer_config.json`.
+            folder: holds `tokenizer.json` and, if they exist, `tokenizer_config.json` and
+                `special_tokens_map.json`.
             config: the model's `config.json`.
             generation_config: its `generation_config.json`, empty where there is none.
 
@@ -79,11 +83,10 @@ class Tokenizer:
             ValueError: a file is broken, or names a token that the tokenizer does not have.
         """
         backend = _read_backend(folder)
-        path = folder / "tokenizer_config.json"
-        tokenizer_config = read_json_object(path) if path.is_file() else {}
+        settings = read_tokenizer_settings(folder)
 
         prefix = _template_prefix(backend)
-        bos_token_id = _named_token_id(backend, tokenizer_config, "bos_token", path)
+        bos_token_id = _named_token_id(backend, settings, "bos_token")
         if bos_token_id is None and prefix:
             bos_token_id = prefix[0]
         if bos_token_id is None:
@@ -91,16 +94,18 @@ class Tokenizer:
             found += _token_ids("generation_config.json", generation_config, "bos_token_id")
             bos_token_id = found[0] if found else None
 
-        add_bos_token = tokenizer_config.get("add_bos_token")
-        if add_bos_token is not None and not isinstance(add_bos_token, bool):
-            raise ValueError(f"{path}: add_bos_token is {add_bos_token!r}, expected true or false")
-        if add_bos_token and not prefix:
+        add_bos = settings.get("add_bos_token", TokenizerSetting(None, folder))
+        if add_bos.value is not None and not isinstance(add_bos.value, bool):
+            raise ValueError(
+                f"{add_bos.file}: add_bos_token is {add_bos.value!r}, expected true or false"
+            )
+        if add_bos.value and not prefix:
             if bos_token_id is None:
                 raise ValueError(
-                    f"{path}: bos_token is missing, expected a token: add_bos_token is true"
+                    f"{add_bos.file}: bos_token is missing, expected a token: add_bos_token is true"
                 )
             prefix = (bos_token_id,)
-        elif add_bos_token is False:
+        elif add_bos.value is False:
             prefix = ()
 
         eos_token_ids = frozenset(
@@ -108,7 +113,7 @@ class Tokenizer:
             + _token_ids("generation_config.json", generation_config, "eos_token_id")
         )
         if not eos_token_ids:
-            eos_token_id = _named_token_id(backend, tokenizer_config, "eos_token", path)
+            eos_token_id = _named_token_id(backend, settings, "eos_token")
             eos_token_ids = frozenset(() if eos_token_id is None else (eos_token_id,))
 
         vocab_size = config.get("vocab_size", 0)
@@ -198,33 +203,6 @@ class Tokenizer:
         return tokens
 
 
-def read_json_object(path: Path) -> dict[str, object]:
-    """Return the JSON object in a file.
-
-    Raises:
-        ValueError: the file cannot be read, is no UTF-8, no JSON or no object; it is named.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: is no valid JSON ({_first_line(error)})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: is a JSON {type(value).__name__}, expected an object")
-    return value
-
-
-def token_text(entry: object) -> str | None:
-    """Return the text of a token in `tokenizer_config.json`: a string or `{"content": string}`."""
-    if isinstance(entry, Mapping):
-        entry = entry.get("content")
-    return entry if isinstance(entry, str) else None
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class where it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def _read_backend(folder: Path) -> tokenizers.Tokenizer:
     """Return the library's tokenizer, set to neither cut nor pad a text."""
     path = folder / "tokenizer.json"
@@ -238,7 +216,7 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
-        raise ValueError(f"{path}: is no valid tokenizer ({_first_line(error)})") from None
+        raise ValueError(f"{path}: is no valid tokenizer ({reason(error)})") from None
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -263,18 +241,18 @@ def _template_prefix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:
 
 
 def _named_token_id(
-    backend: tokenizers.Tokenizer, tokenizer_config: Mapping[str, object], key: str, path: Path
+    backend: tokenizers.Tokenizer, settings: Mapping[str, TokenizerSetting], key: str
 ) -> int | None:
-    """Return the id of a token named in `tokenizer_config.json`, None where it names none."""
-    entry = tokenizer_config.get(key)
-    if entry is None:
+    """Return the id of a token that the settings name, None where they name none."""
+    setting = settings.get(key)
+    if setting is None or setting.value is None:
         return None
-    text = token_text(entry)
+    text = token_text(setting.value)
     if text is None:
-        raise ValueError(f"{path}: {key} is {entry!r}, expected a token")
+        raise ValueError(f"{setting.file}: {key} is {setting.value!r}, expected a token")
     token_id: int | None = backend.token_to_id(text)
     if token_id is None:
-        raise ValueError(f"{path}: {key} is {text!r}, expected a token of tokenizer.json")
+        raise ValueError(f"{setting.file}: {key} is {text!r}, expected a token of tokenizer.json")
     return token_id
 
 

@@ -125,7 +125,9 @@ class Tracer:
             raise ValueError(f"Tracer: {kind.value} {name!r} has {axis!r}, expected a fixed size")
         known = self.program.dims.get(axis.name)
         if known is None or not same_axis(known, axis - axis.offset):
-            raise ValueError(f"Tracer: {name!r} has {axis!r}, which dim() of this trace did not make")
+            raise ValueError(
+                f"Tracer: {name!r} has {axis!r}, which dim() of this trace did not make"
+            )
 
     def _append(self, name: str, type_: ArrayType, kind: Kind) -> Buffer:
         buffer = Buffer(len(self.program.buffers), name, type_, kind)

@@ -80,7 +80,7 @@ def attend_row(
     group = len(q) // (kv_heads * head_dim)
     # [kv_heads, matrices, rows, head_dim]: the query heads of a KV head as one matrix or as many.
     stack = (group, 1) if group <= MATVEC_MAX_GROUP else (1, group)
-    queries = (q * scale).reshape(kv_heads, *stack, head_dim)
+    queries = np.multiply(q, scale, dtype=q.dtype).reshape(kv_heads, *stack, head_dim)
     scores = np.empty((kv_heads, *stack, length), q.dtype)
     units = cache_units(block_table, length, k_cache)
     step = CHUNK_BLOCKS * block_size

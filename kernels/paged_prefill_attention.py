@@ -84,7 +84,8 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
     kv_heads, seq_len, head_dim = keys.shape
     chunk, q_size = q.shape
     group = q_size // (kv_heads * head_dim)
-    heads_first = (q * scale).reshape(chunk, kv_heads, group, head_dim).transpose(1, 2, 0, 3)
+    scaled = np.multiply(q, scale, dtype=q.dtype)
+    heads_first = scaled.reshape(chunk, kv_heads, group, head_dim).transpose(1, 2, 0, 3)
     tile = max(1, SCORE_TILE_BYTES // (kv_heads * group * seq_len * q.itemsize))
     for first in range(0, chunk, tile):
         last = min(first + tile, chunk)

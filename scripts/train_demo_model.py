@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import demo_chat
 import demo_stories
@@ -38,7 +39,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-Tensor = torch.Tensor
+if TYPE_CHECKING:
+    Tensor = Any
+else:
+    Tensor = torch.Tensor
 Parameters = dict[str, Tensor]
 
 BOS, EOS, END_OF_TURN = "<|begin_of_text|>", "<|end_of_text|>", "<|end_of_turn|>"
@@ -376,7 +380,16 @@ def train(
     batches = batches_of(documents, arguments.rows, arguments.seed, device)
     started = time.monotonic()
     mean_loss = torch.zeros((), device=device)
-    for step in range(arguments.steps):
+    step = 0
+    while step < arguments.steps:
+        if arguments.minutes and step in (100, 200):
+            if step == 100:
+                before = time.monotonic()
+            else:
+                left = arguments.minutes * 60 - (time.monotonic() - started)
+                fitting = 200 + int(left / (time.monotonic() - before) * 100)
+                arguments.steps = max(201, min(arguments.steps, fitting))
+                show(f"{arguments.steps} steps fit", last=True)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_of(step, arguments.steps, arguments.learning_rate)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -386,15 +399,15 @@ def train(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         mean_loss = loss.detach() if step == 0 else mean_loss.lerp(loss.detach(), 0.05)
-        every = 20 if sys.stderr.isatty() else 250
-        if (step + 1) % every == 0 or step + 1 == arguments.steps:
+        step += 1
+        if step % (20 if sys.stderr.isatty() else 100) == 0 or step == arguments.steps:
+            shown_loss = float(mean_loss)
             seconds = time.monotonic() - started
-            left = seconds / (step + 1) * (arguments.steps - step - 1)
-            rate = (step + 1) * arguments.rows * CONTEXT / seconds
+            rate = step * arguments.rows * CONTEXT / seconds
             show(
-                f"step {step + 1}/{arguments.steps}  loss {float(mean_loss):.4f}  "
-                f"{rate / 1e3:,.0f} thousand tokens/s  {seconds:.0f} s, {left:.0f} s left",
-                last=not sys.stderr.isatty() or step + 1 == arguments.steps,
+                f"step {step}/{arguments.steps}  loss {shown_loss:.4f}  {rate / 1e3:,.0f} thousand "
+                f"tokens/s  {seconds:.0f} s, {seconds / step * (arguments.steps - step):.0f} s left",
+                last=step == arguments.steps or (step % 500 == 0 and not sys.stderr.isatty()),
             )
     return parameters
 
@@ -422,6 +435,7 @@ def write_folder(folder: Path, parameters: Parameters, tokenizer: Tokenizer) -> 
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in parameters.items()}
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     ends = [SPECIAL_TOKENS.index(EOS), SPECIAL_TOKENS.index(END_OF_TURN)]
     files: dict[str, object] = {
@@ -487,8 +501,11 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=400_000, help="documents to train on")
     parser.add_argument("--held-out", type=int, default=4_000, help="documents for the final loss")
     parser.add_argument("--steps", type=int, default=8_000, help="optimizer steps")
+    parser.add_argument(
+        "--minutes", type=float, help="lower --steps so that training alone takes about this long"
+    )
     parser.add_argument("--rows", type=int, default=64, help=f"rows of {CONTEXT} tokens in a step")
-    parser.add_argument("--learning-rate", type=float, default=4e-3, help="the schedule's peak")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="the schedule's peak")
     parser.add_argument("--seed", type=int, default=1, help="of documents, weights and order")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--compile", action="store_true", help="use torch.compile")

@@ -255,6 +255,7 @@ def test_a_renderer_that_died_is_replaced():
     assert template.render([USER]) == "Hi"
 
 
+TEXT_PART = {"type": "text", "text": "Hi"}
 BAD_MESSAGES = [
     ("Hi", TypeError, "messages is str, expected a list of messages"),
     ({"role": "user"}, TypeError, "messages is dict, expected a list of messages"),
@@ -265,7 +266,29 @@ BAD_MESSAGES = [
     ([{"role": "", "content": "a"}], ValueError, "messages[0]: role is '', expected a string"),
     ([{"role": "user"}], ValueError, "messages[0]: content is missing, expected a string"),
     ([{"role": "user", "content": None}], ValueError, "messages[0]: content is NoneType, expected"),
-    ([{"role": "user", "content": [{}]}], ValueError, "messages[0]: content is list, expected"),
+    (
+        [{"role": "user", "content": 5}],
+        ValueError,
+        "messages[0]: content is int, expected a string",
+    ),
+    ([{"role": "user", "content": []}], ValueError, "messages[0]: content is an empty list, expec"),
+    ([{"role": "user", "content": ["a"]}], ValueError, "messages[0]: content[0] is str, expected"),
+    ([{"role": "user", "content": [{}]}], ValueError, "messages[0]: content[0]: type is missing"),
+    (
+        [{"role": "user", "content": [{"type": "text"}]}],
+        ValueError,
+        'messages[0]: content[0]: text is missing, expected {"type": "text", "text": a string}',
+    ),
+    (
+        [{"role": "user", "content": [{"type": "text", "text": 1}]}],
+        ValueError,
+        "messages[0]: content[0]: text is int, expected",
+    ),
+    (
+        [USER, {"role": "user", "content": [TEXT_PART, {"type": "image_url", "image_url": {}}]}],
+        ValueError,
+        "messages[1]: content[1]: type is 'image_url', expected 'text': the model reads text only",
+    ),
 ]
 
 
@@ -274,6 +297,16 @@ def test_bad_messages_name_index_and_field(messages, kind, message):
     with pytest.raises(kind) as caught:
         one(CHATML).render(messages)
     assert f"ChatTemplate: {message}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_parts_are_lines_of_one_string():
+    """As OpenAI's API sends them, and joined as vLLM joins them for templates of strings."""
+    parts = [TEXT_PART, {"type": "text", "text": " there\n", "cache_control": {}}]
+    messages = [{"role": "user", "content": parts, "name": "x"}, {**USER, "content": (TEXT_PART,)}]
+    source = "{{ messages[0].content | tojson }} {{ messages[0].name }} {{ messages[1].content }}"
+    assert one(source).render(messages) == '"Hi\\n there\\n" x Hi'
+    assert messages[0]["content"] is parts  # the caller's own messages stay as they are
 
 
 def test_a_message_that_calls_tools_needs_no_content():
@@ -330,6 +363,7 @@ def write(folder, files):
         ),
         ({"chat_template.json": {"chat_template": "3"}}, {"default": "3"}),
         ({"chat_template.jinja": "4"}, {"default": "4"}),
+        ({"chat_template.jinja": b"\xef\xbb\xbf4\r\n5"}, {"default": "4\n5"}),
         (
             {
                 "tokenizer_config.json": {"chat_template": "1"},
@@ -373,11 +407,23 @@ def test_special_tokens_are_in_scope(tmp_path, tokenizer_config, ids, text):
     assert ChatTemplate.load(tmp_path, tokenizer(**ids)).render([USER]) == text
 
 
+def test_special_tokens_map_is_in_scope_where_tokenizer_config_has_no_such_token(tmp_path):
+    write(
+        tmp_path,
+        {
+            "special_tokens_map.json": {"eos_token": "[E]", "pad_token": {"content": "<p>"}},
+            "tokenizer_config.json": {"eos_token": "<e>"},
+            "chat_template.jinja": "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}",
+        },
+    )
+    assert ChatTemplate.load(tmp_path, tokenizer()).render([USER]) == "<s>|<e>|<p>"
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"tokenizer_config.json": "{"}, "tokenizer_config.json: is no valid JSON ("),
-        ({"chat_template.json": "[]"}, "chat_template.json: is a JSON list, expected an object"),
+        ({"tokenizer_config.json": "{"}, "tokenizer_config.json is not valid JSON ("),
+        ({"chat_template.json": "[]"}, "chat_template.json holds an array, expected one JSON obj"),
         (
             {"tokenizer_config.json": {"chat_template": 5}},
             "tokenizer_config.json: chat_template is int, expected a string or a list",
@@ -387,6 +433,10 @@ def test_special_tokens_are_in_scope(tmp_path, tokenizer_config, ids, text):
             "tokenizer_config.json: chat_template[0] lacks a string, expected name and template",
         ),
         ({"chat_template.jinja": b"\xff"}, "chat_template.jinja: cannot be read as UTF-8 text ("),
+        (
+            {"chat_template.jinja": "version https://git-lfs.github.com/spec/v1\n"},
+            "chat_template.jinja is a git-lfs pointer, expected the file it points to; run",
+        ),
     ],
 )
 def test_broken_files_are_named(tmp_path, files, message):

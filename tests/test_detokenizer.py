@@ -10,7 +10,8 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+from sentencepiece_style import sentencepiece_style
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 from cugraphs.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from cugraphs.tokenizer import Tokenizer
@@ -46,26 +47,9 @@ def byte_level() -> Tokenizer:
 @cache
 def byte_fallback() -> Tokenizer:
     """SentencePiece-style BPE as in Llama 2: a space is `▁`, unknown characters are bytes."""
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    pieces += ["▁", "a", "b", "c", "你", "好", ".", "▁a", "▁b", "ab", "▁ab", "▁▁", "\ufffd", "é"]
-    vocab = {piece: index for index, piece in enumerate(pieces)}
+    pieces = ["▁", "a", "b", "c", "你", "好", ".", "▁a", "▁b", "ab", "▁ab", "▁▁", "\ufffd", "é"]
     merges = [("▁", "a"), ("▁", "b"), ("a", "b"), ("▁a", "b"), ("▁", "▁")]
-    backend = tokenizers.Tokenizer(
-        models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    )
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return wrap(backend)
+    return wrap(sentencepiece_style(pieces, merges, fuse_unk=True))
 
 
 @cache

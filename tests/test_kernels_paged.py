@@ -1,4 +1,4 @@
-"""Rope, append and attention over the paged cache against hand-computed values and dense float64."""
+"""Rope, append and paged attention against hand-computed values and dense float64 attention."""
 
 import numpy as np
 import pytest
@@ -175,7 +175,7 @@ def test_decode_is_dense_softmax_attention(case):
 
 
 def test_decode_of_one_token_is_its_value():
-    q, k_cache, v_cache, tables, seq_lens = arrays = inputs(decode_case("", GQA, [1]))
+    _, _, v_cache, tables, _ = arrays = inputs(decode_case("", GQA, [1]))
     value = v_cache[tables[0, 0], :, 0]
     np.testing.assert_array_equal(decode(arrays).reshape(2, 2, 64), value[:, None].repeat(2, 1))
 
@@ -209,6 +209,11 @@ def test_decode_takes_any_block_size():
         out = decode((q, k_cache, v_cache, table, int32([70])))
         expected = dense(q[0], k_cache, v_cache, table[0], 70, 0.125)
         np.testing.assert_allclose(out[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_decode_takes_a_numpy_scale_without_widening():
+    arrays = inputs(decode_case("", GQA, [20]))
+    np.testing.assert_array_equal(decode(arrays, scale=np.float64(0.125)), decode(arrays))
 
 
 def test_decode_does_not_depend_on_where_the_blocks_are():

@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
-from safetensors_files import write_folder
+from model_folders import write_folder
 
 from cugraphs.model_lookup import ModelLookupError, find_model
 
@@ -219,6 +219,13 @@ def test_a_download_takes_safetensors_json_and_templates_only(home, monkeypatch)
         "adapter/adapter_model.safetensors",
     ]
     assert [name for name in wanted + refused if taken(name)] == wanted
+
+
+@pytest.mark.parametrize("index", ["{", {"weight_map": 1}, {"weight_map": {"a": "../x.bin"}}])
+def test_a_broken_index_is_left_to_the_checkpoint_to_explain(home, index):
+    files = {"model.safetensors.index.json": index, "tokenizer.json": {}}
+    snapshot = write_snapshot(home / ".cache/huggingface/hub", files)
+    assert find_model("org/name") == snapshot
 
 
 def test_what_is_cached_is_not_downloaded(home, monkeypatch):

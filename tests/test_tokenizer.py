@@ -9,37 +9,20 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from sentencepiece_style import FIRST_PIECES, sentencepiece_style
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from cugraphs.tokenizer import Tokenizer
 
 STORIES = Path(__file__).parents[2] / "shared" / "models" / "stories260K"
-PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a"]
+OWN_PIECES = ["▁", "a", "b", "▁a"]
+PIECES = [*FIRST_PIECES, *OWN_PIECES]
 BOS, EOS, SPACE, A, B, SPACE_A = 1, 2, 259, 260, 261, 262
 
 
 def backend(template: str | None = None) -> tokenizers.Tokenizer:
     """A SentencePiece-style tokenizer; `template` is what its post-processor makes of a text."""
-    made = tokenizers.Tokenizer(
-        models.BPE(
-            vocab={piece: index for index, piece in enumerate(PIECES)},
-            merges=[("▁", "a")],
-            unk_token="<unk>",
-            byte_fallback=True,
-        )
-    )
-    made.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    made.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made = sentencepiece_style(OWN_PIECES, [("▁", "a")])
     if template:
         made.post_processor = processors.TemplateProcessing(
             single=template, special_tokens=[("<s>", BOS), ("</s>", EOS)]
@@ -129,6 +112,31 @@ def test_eos_is_the_union_of_all_that_is_named(
 def test_bos_token_id(tmp_path, template, config, generation_config, tokenizer_config, bos):
     tokenizer = load(tmp_path, template, tokenizer_config, config, generation_config)
     assert tokenizer.bos_token_id == bos
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_config", "bos", "eos"),
+    [
+        (None, BOS, {EOS}),
+        ({}, BOS, {EOS}),
+        ({"eos_token": "a"}, BOS, {A}),
+        ({"bos_token": {"content": "b"}}, B, {EOS}),
+        ({"bos_token": None, "eos_token": None}, None, set()),  # there is none, as in Qwen 2
+    ],
+)
+def test_special_tokens_map_names_what_tokenizer_config_does_not(
+    tmp_path, tokenizer_config, bos, eos
+):
+    tokens = {"bos_token": {"content": "<s>", "lstrip": False}, "eos_token": "</s>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(tokens))
+    tokenizer = load(tmp_path, None, tokenizer_config)
+    assert tokenizer.bos_token_id == bos
+    assert tokenizer.eos_token_ids == eos
+
+
+def test_add_bos_token_takes_the_bos_of_special_tokens_map(tmp_path):
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<s>"}')
+    assert load(tmp_path, None, {"add_bos_token": True}).encode("a") == [BOS, SPACE_A]
 
 
 def test_decode_and_tokens_by_hand(tmp_path):
@@ -237,13 +245,28 @@ BAD_FOLDERS = [
     ({"tokenizer.json": '{"model": '}, ValueError, "tokenizer.json: is no valid tokenizer ("),
     ({"tokenizer.json": "[1]"}, ValueError, "tokenizer.json: is no valid tokenizer ("),
     ({"tokenizer.json": b"\xff\xfe"}, ValueError, "tokenizer.json: is no valid tokenizer ("),
-    ({"tokenizer_config.json": "{"}, ValueError, "tokenizer_config.json: is no valid JSON ("),
-    ({"tokenizer_config.json": b"\xff"}, ValueError, "tokenizer_config.json: is no valid JSON ("),
-    ({"tokenizer_config.json": "[" * 99999}, ValueError, "tokenizer_config.json: is no valid JSON"),
+    ({"tokenizer_config.json": "{"}, ValueError, "tokenizer_config.json is not valid JSON ("),
+    ({"tokenizer_config.json": b"\xff"}, ValueError, "tokenizer_config.json is not valid JSON ("),
+    (
+        {"tokenizer_config.json": "[" * 99999},
+        ValueError,
+        "tokenizer_config.json is nested too deep",
+    ),
     (
         {"tokenizer_config.json": "[]"},
         ValueError,
-        "tokenizer_config.json: is a JSON list, expected",
+        "tokenizer_config.json holds an array, expected one JSON object in UTF-8; ",
+    ),
+    ({"special_tokens_map.json": "{"}, ValueError, "special_tokens_map.json is not valid JSON ("),
+    (
+        {"special_tokens_map.json": '{"bos_token": "<zz>"}'},
+        ValueError,
+        "special_tokens_map.json: bos_token is '<zz>', expected a token of tokenizer.json",
+    ),
+    (
+        {"special_tokens_map.json": '{"eos_token": []}', "tokenizer_config.json": "{}"},
+        ValueError,
+        "special_tokens_map.json: eos_token is [], expected a token",
     ),
     (
         {"tokenizer_config.json": '{"bos_token": 5}'},
@@ -275,7 +298,7 @@ BAD_FOLDERS = [
 
 @pytest.mark.parametrize(("files", "kind", "message"), BAD_FOLDERS)
 def test_bad_folders_are_one_line_that_names_the_file(tmp_path, files, kind, message):
-    if any(name.startswith("tokenizer_config") for name in files):
+    if not any(name.startswith("tokenizer.") for name in files) and files:
         backend().save(str(tmp_path / "tokenizer.json"))
     for name, content in files.items():
         data = content if isinstance(content, bytes) else content.encode()

@@ -1,0 +1,216 @@
+"""Compile one instantiation of a ``.cu`` file to a cubin with NVRTC; no GPU and no CuPy needed.
+
+Knows NVRTC's options, logs and names, and keeps cubins on disk. Does not load or launch them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cugraphs.build_cache import cache_folder, cache_key, write_atomically
+from cugraphs.kernel_source import INSTALL_CUDA, cuda_include_folder, include_folders, source_key
+
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+LOWEST_NVRTC = (12, 8)  # the first that knows sm_120
+
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+_ERROR = re.compile(
+    r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error:? (?P<text>.*)$", re.M
+)
+
+
+class CompileError(ValueError):
+    """NVRTC refused a source; one line that begins with ``file:line``. ``log`` is all it said."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        """Hold the line and the whole log."""
+        super().__init__(message)
+        self.log = log
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """One compiled ``__global__`` function.
+
+    Args:
+        data: the cubin, as the driver loads it.
+        lowered_name: the function's name in it.
+        log: what compiler and assembler said.
+        registers: of a thread.
+        spill_bytes: stored and loaded, in the function and what it calls; 0 is expected.
+        stack_bytes: of a thread: spills, and arrays that are indexed at run time.
+        shared_bytes: of a block, static; dynamic shared memory comes on top.
+    """
+
+    data: bytes
+    lowered_name: str
+    log: str
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+def compile_cubin(source: Path, function: str, arch: str, *, options: Sequence[str] = ()) -> Cubin:
+    """The cubin of ``function``, from disk if the same text was compiled before.
+
+    Args:
+        source: the ``.cu`` file.
+        function: a C++ name with its template arguments: ``"rms_norm<float, 4, 32>"``.
+        arch: ``"sm_90"`` or, for what only one generation has, ``"sm_90a"``.
+        options: further options of NVRTC.
+
+    Raises:
+        CompileError: the source does not compile.
+        OSError: NVRTC or CUDA's headers are not installed, or NVRTC is too old.
+    """
+    version = nvrtc_version()
+    key = cache_key(source_key(source), function, arch, *_OPTIONS, *options, version)
+    path = cache_folder("cubins") / f"{source.stem}-{arch}-{key}.cubin"
+    cubin = _read(path)
+    if cubin is None:
+        cubin = _compile(source, function, arch, (*_OPTIONS, *options))
+        _write(path, cubin)
+    return cubin
+
+
+@cache
+def nvrtc_version() -> tuple[int, int]:
+    """Major and minor version of the NVRTC that compiles here.
+
+    Raises:
+        OSError: it is not installed, or older than :data:`LOWEST_NVRTC`.
+    """
+    nvrtc = _nvrtc()
+    try:
+        status, major, minor = nvrtc.nvrtcVersion()
+    except RuntimeError as error:  # cuda-bindings raises it when libnvrtc is nowhere
+        raise OSError(
+            f"nvrtc: libnvrtc is not found, expected the wheel; {INSTALL_CUDA}"
+        ) from error
+    _check(nvrtc, status, "nvrtcVersion")
+    if (major, minor) < LOWEST_NVRTC:
+        raise OSError(
+            f"nvrtc: version is {major}.{minor}, expected at least "
+            f"{LOWEST_NVRTC[0]}.{LOWEST_NVRTC[1]}; {INSTALL_CUDA}"
+        )
+    return major, minor
+
+
+def _nvrtc() -> Any:  # noqa: ANN401  (a Cython module without types)
+    """``cuda.bindings.nvrtc``."""
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise OSError(
+            f"nvrtc: cuda-bindings is not installed, expected it to compile kernels; {INSTALL_CUDA}"
+        ) from error
+    return nvrtc
+
+
+def _check(nvrtc: Any, status: Any, call: str) -> None:  # noqa: ANN401
+    """Refuse any status but success."""
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise OSError(f"nvrtc: {call} returned {status.name}, expected NVRTC_SUCCESS")
+
+
+def _compile(source: Path, function: str, arch: str, options: Sequence[str]) -> Cubin:
+    nvrtc = _nvrtc()
+    include = cuda_include_folder(nvrtc_version()[0])
+    folders = (*include_folders(source), include)
+    arguments = [f"--gpu-architecture={arch}", *options, *(f"--include-path={f}" for f in folders)]
+    text = source.read_text(encoding="utf-8")
+    status, program = nvrtc.nvrtcCreateProgram(text.encode(), source.name.encode(), 0, None, None)
+    _check(nvrtc, status, "nvrtcCreateProgram")
+    try:
+        (status,) = nvrtc.nvrtcAddNameExpression(program, function.encode())
+        _check(nvrtc, status, "nvrtcAddNameExpression")
+        (status,) = nvrtc.nvrtcCompileProgram(
+            program, len(arguments), [argument.encode() for argument in arguments]
+        )
+        log = _text(nvrtc, program, "ProgramLog")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(_first_error(log, source, function, arch), log)
+        status, lowered = nvrtc.nvrtcGetLoweredName(program, function.encode())
+        _check(nvrtc, status, "nvrtcGetLoweredName")
+        return _with_usage(
+            Cubin(_bytes(nvrtc, program, "CUBIN"), lowered.decode(), log, 0, 0, 0, 0)
+        )
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:  # noqa: ANN401
+    """The result ``what`` of a program, whose size NVRTC gives first."""
+    status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
+    _check(nvrtc, status, f"nvrtcGet{what}Size")
+    data = b" " * size
+    (status,) = getattr(nvrtc, f"nvrtcGet{what}")(program, data)  # fills the bytes in place
+    _check(nvrtc, status, f"nvrtcGet{what}")
+    return data
+
+
+def _text(nvrtc: Any, program: Any, what: str) -> str:  # noqa: ANN401
+    return _bytes(nvrtc, program, what).decode(errors="replace").rstrip("\0 \n")
+
+
+def _first_error(log: str, source: Path, function: str, arch: str) -> str:
+    """``file:line: what``, from a log that writes ``file(line): error: what``."""
+    match = _ERROR.search(log)
+    lines = [line for line in log.splitlines() if "error" in line] or log.splitlines() or [""]
+    where = (
+        f"{Path(match['file']).name}:{match['line']}: {match['text']}"
+        if match
+        else (f"{source.name}: {lines[0].strip()}")
+    )
+    return f"{where} (compiling {function} for {arch})"
+
+
+def _with_usage(cubin: Cubin) -> Cubin:
+    """The cubin with what the assembler's log says of its registers and memory."""
+    own = re.search(
+        rf"Compiling entry function '{re.escape(cubin.lowered_name)}'.*?Used (\d+) registers([^\n]*)",
+        cubin.log,
+        re.S,
+    )
+    if own is None:
+        raise CompileError(f"nvrtc: the log says nothing of {cubin.lowered_name}", cubin.log)
+    shared = re.search(r"(\d+) bytes smem", own[2])
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", cubin.log)
+    stacks = re.findall(r"(\d+) bytes stack frame", cubin.log)
+    return replace(
+        cubin,
+        registers=int(own[1]),
+        spill_bytes=sum(map(int, spills)),
+        stack_bytes=sum(map(int, stacks)),
+        shared_bytes=int(shared[1]) if shared else 0,
+    )
+
+
+# ------------------------------------------------------------------------------- the file on disk
+# One line of JSON (all fields but the data), then the data. The hash tells a file that was cut off.
+
+
+def _write(path: Path, cubin: Cubin) -> None:
+    fields = asdict(cubin)
+    del fields["data"]
+    header = json.dumps({**fields, "hash": cache_key(cubin.data.hex())})
+    write_atomically(path, header.encode() + b"\n" + cubin.data)
+
+
+def _read(path: Path) -> Cubin | None:
+    """The cubin in a file; None where there is no file or it is not whole."""
+    try:
+        header, _, data = path.read_bytes().partition(b"\n")
+        fields = json.loads(header)
+        if fields.pop("hash") != cache_key(data.hex()):
+            return None
+        return Cubin(data=data, **fields)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
