@@ -7,7 +7,7 @@ can be sliced, viewed and reshaped (CuPy).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,11 +59,12 @@ class Arena:
         self.regions[name] = Region(name, self.nbytes, nbytes)
         self.nbytes += aligned(nbytes)
 
-    def allocate(self, allocate_bytes: Callable[[int], Any]) -> None:
-        """Make the one allocation, and poison it so that unwritten bytes show as NaN.
+    def allocate(self, allocate_bytes: Callable[[int], Any], *, poison: bool = True) -> None:
+        """Make the one allocation.
 
         Args:
             allocate_bytes: returns a uint8 array of that many bytes, aligned to 256 bytes.
+            poison: fill it with NaN bytes, so that what is read before it is written shows.
 
         Raises:
             ValueError: it was made before.
@@ -71,7 +72,8 @@ class Arena:
         if self._memory is not None:
             raise ValueError("Arena: the memory is already allocated, expected one allocation")
         self._memory = allocate_bytes(self.nbytes)
-        self.poison()
+        if poison:
+            self.poison()
 
     def poison(self) -> None:
         """Fill the whole arena with NaN bytes."""
@@ -115,6 +117,17 @@ class Arena:
         if self._memory is None:
             raise ValueError("Arena: nothing is allocated yet; call allocate first")
         return self._memory
+
+
+def allocate_arrays(
+    types: Mapping[str, ArrayType], allocate_bytes: Callable[[int], Any]
+) -> dict[str, Array]:
+    """An array for every name, cut from one allocation, with the contents it comes with."""
+    arena = Arena()
+    for name, type_ in types.items():
+        arena.add(name, type_.nbytes)
+    arena.allocate(allocate_bytes, poison=False)
+    return {name: arena.view(name, type_) for name, type_ in types.items()}
 
 
 def numpy_bytes(nbytes: int) -> Array:

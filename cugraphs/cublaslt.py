@@ -23,7 +23,7 @@ _TRANSPOSE = 1
 
 @dataclass(frozen=True)
 class MatrixShape:
-    """``out[tokens, out_features] = x[tokens, in_features] @ weight[out_features, in_features].T``."""
+    """Sizes of ``out [tokens, out_features] = x [tokens, in_features] @ weight.T (+ bias)``."""
 
     tokens: int
     out_features: int

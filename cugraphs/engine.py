@@ -16,7 +16,7 @@ from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
 from cugraphs.outputs import Logprob
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS, write_slot
+from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS
 from cugraphs.scheduler import ScheduledChunk, Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.step_state import Chunk
@@ -214,8 +214,8 @@ class Engine:
             if token_id < 0:
                 raise FloatingPointError(
                     f"Engine: the logits of request {request.request_id} at position "
-                    f"{sequence.num_tokens} hold NaN or infinity, expected numbers; the weights are "
-                    "damaged, or the activations overflow in this dtype"
+                    f"{sequence.num_tokens} hold NaN or infinity, expected numbers; the weights "
+                    "are damaged, or the activations overflow in this dtype"
                 )
             if completion.logprobs is not None:
                 completion.logprobs.append(self._logprobs(outputs, row, token_id))
@@ -251,8 +251,7 @@ class Engine:
     def _write_slot(self, sequence: TokenSequence) -> None:
         params = sequence.params
         eos = [] if params.ignore_eos else self._eos_token_ids
-        write_slot(
-            self._runner.state,
+        self._runner.write_slot(
             sequence.slot,
             params,
             seed=sequence.seed,

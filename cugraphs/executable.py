@@ -6,12 +6,13 @@ A program is planned at its largest row count. ``bind`` cuts shorter views at th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment
-from cugraphs.interpreter import TEMPORARIES, BoundOp, bind_ops, check_array, poison_arrays, run_ops
+from cugraphs.device import Device
+from cugraphs.interpreter import TEMPORARIES, check_array
 from cugraphs.kernel import Array
 from cugraphs.program import Buffer, Kind, Program
 
@@ -28,20 +29,27 @@ class PlannedProgram:
 
 @dataclass(frozen=True)
 class BoundProgram:
-    """A program at one set of sizes: its ops with their arrays, its inputs and outputs by name."""
+    """A program at one set of sizes.
 
-    ops: list[BoundOp]
+    Args:
+        run: queues one step.
+        inputs: host arrays to fill before it, by name.
+        outputs: the device's arrays that hold its results, by name.
+    """
+
+    run: Callable[[], None]
     inputs: dict[str, Array]
     outputs: dict[str, Array]
 
 
 class Executable:
-    """Runs one planned program on the CPU, in an arena."""
+    """Runs one planned program on a device, in an arena."""
 
     def __init__(
         self,
         planned: PlannedProgram,
         arena: Arena,
+        device: Device,
         weights: Mapping[str, Array],
         state: Mapping[str, Array],
         *,
@@ -51,7 +59,8 @@ class Executable:
 
         Args:
             planned: from the compiler; the arena was planned for it and is allocated.
-            arena: holds the inputs, outputs and temporaries.
+            arena: holds the inputs, outputs and temporaries, in the device's memory.
+            device: runs it.
             weights: an array for every WEIGHT buffer; more are fine.
             state: an array for every STATE buffer.
             poison: fill outputs with NaN bytes before a run, and temporaries after their last use
@@ -62,6 +71,7 @@ class Executable:
         """
         self.planned = planned
         self._arena = arena
+        self._device = device
         self._poison = poison
         self._fixed: dict[Buffer, Array] = {}
         self._bindings: OrderedDict[tuple[tuple[str, int], ...], BoundProgram] = OrderedDict()
@@ -91,16 +101,23 @@ class Executable:
                 arrays[buffer] = outputs[buffer.name] = self._arena.view(
                     f"outputs/{buffer.name}", type_
                 )
-        bound = BoundProgram(bind_ops(self.planned.program, arrays), inputs, outputs)
+        host = {name: self._device.host_array(array) for name, array in inputs.items()}
+        run = self._device.bind(
+            self.planned.program,
+            arrays,
+            {name: (array, host[name]) for name, array in inputs.items()},
+            poison=self._poison,
+        )
+        bound = BoundProgram(run, host, outputs)
         self._bindings[key] = bound
         if len(self._bindings) > MAX_BINDINGS:
             self._bindings.popitem(last=False)
         return bound
 
     def run(self, sizes: Mapping[str, int]) -> dict[str, Array]:
-        """Run one step over whatever the bound inputs hold now; returns views of the outputs."""
+        """Run one step over whatever the bound inputs hold now; returns the device's outputs."""
         bound = self.bind(sizes)
         if self._poison:
-            poison_arrays(bound.outputs.values())
-        run_ops(bound.ops, poison=self._poison)
+            self._device.poison(bound.outputs)
+        bound.run()
         return bound.outputs

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from cugraphs.kernel import DTYPES, Array, ArrayType
+from cugraphs.kernel import ArrayType
 from cugraphs.program import Buffer
 from cugraphs.trace import Tracer
 
@@ -61,29 +59,11 @@ class KVCacheShape:
         k, v = (tracer.state(name, type_.shape, type_.dtype) for name in _buffer_names(layer))
         return k, v
 
-    def allocate(self) -> dict[str, Array]:
-        """Zeroed NumPy arrays for every layer, by buffer name, cut from one allocation.
-
-        The pages are not touched, so memory is used only as blocks are.
-
-        Raises:
-            MemoryError: the pool does not fit; the message gives its size.
-        """
-        try:
-            pool = np.zeros(self.nbytes, np.uint8)
-        except MemoryError:
-            raise MemoryError(
-                f"KVCache: {self.num_blocks} blocks are {self.nbytes:,} bytes, which cannot be "
-                "allocated; lower num_kv_blocks, max_num_seqs or max_model_len"
-            ) from None
-        layer_bytes = self.layer_type.nbytes
-        names = [name for layer in range(self.num_layers) for name in _buffer_names(layer)]
-        return {
-            name: pool[i * layer_bytes : (i + 1) * layer_bytes]
-            .view(DTYPES[self.dtype])
-            .reshape(self.layer_type.shape)
-            for i, name in enumerate(names)
-        }
+    @property
+    def types(self) -> dict[str, ArrayType]:
+        """The type of every layer's K and V, by buffer name."""
+        layers = range(self.num_layers)
+        return {name: self.layer_type for layer in layers for name in _buffer_names(layer)}
 
 
 def _buffer_names(layer: int) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.device import CpuDevice
 from cugraphs.engine import Engine
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.model_lookup import find_model
@@ -21,6 +22,7 @@ from cugraphs.model_runner import ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import load_weights
+from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
@@ -88,6 +90,7 @@ class LLM:
                 self.config,
                 self.dtype,
                 self.max_model_len,
+                CpuDevice(),
                 source=str(self.folder),
                 progress=_running_total(progress, checkpoint.nbytes),
             )
@@ -266,6 +269,7 @@ class TextStream(Iterator[str]):
     def close(self) -> None:
         """Stop the request; what it has so far stays in ``output``."""
         self._engine.abort(self._request)
+        self._num_given = len(self._request.completions[0].pieces)
 
     def __del__(self) -> None:
         """Stop the request when nobody listens any more."""
@@ -379,8 +383,7 @@ def _is_token_id(item: object) -> bool:
 
 def _shown(value: object) -> str:
     """A wrong value in a message: short, and with its type."""
-    text = repr(value)
-    return f"{text[:40]}{'...' if len(text) > 40 else ''} ({type(value).__name__})"
+    return f"{one_line(repr(value), 40)} ({type(value).__name__})"
 
 
 def _running_total(

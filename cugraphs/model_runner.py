@@ -8,15 +8,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
-from cugraphs.arena import Arena, numpy_bytes
+from cugraphs.arena import Arena, allocate_arrays
 from cugraphs.compiler import plan_arena, plan_program
+from cugraphs.device import CpuDevice, Device
 from cugraphs.executable import Executable, PlannedProgram
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.sampling_state import SamplingBuffers, SamplingState
+from cugraphs.sampling_params import SamplingParams
+from cugraphs.sampling_state import SamplingBuffers, SamplingState, write_slot
 from cugraphs.step_state import (
     Chunk,
     StepInputs,
@@ -99,27 +101,42 @@ class StepPlan:
 
 
 class ModelRunner:
-    """Runs steps of one model on the CPU."""
+    """Runs steps of one model on one device."""
 
     def __init__(
-        self, plan: StepPlan, weights: Mapping[str, Array], *, poison: bool = False
+        self,
+        plan: StepPlan,
+        weights: Mapping[str, Array],
+        device: Device | None = None,
+        *,
+        poison: bool = False,
     ) -> None:
-        """Allocate the arena and the KV pool, and bind every program.
+        """Allocate the arena, the KV pool and the sampling state, and bind every program.
 
         Args:
             plan: the planned programs.
-            weights: an array for every weight, by name.
+            weights: an array of the device for every weight, by name.
+            device: runs the programs; None is the CPU.
             poison: fill temporaries with NaN bytes after their last use (tests, debugging).
         """
         self.plan = plan
         self.arena = plan.arena()
-        self.arena.allocate(numpy_bytes)
-        self.state = {**plan.cache.allocate(), **plan.sampling.allocate()}
-        self._decode = {
-            rows: Executable(planned, self.arena, weights, self.state, poison=poison)
-            for rows, planned in plan.decode.items()
-        }
-        self._mixed = Executable(plan.mixed, self.arena, weights, self.state, poison=poison)
+        self.device: Device = device or CpuDevice()
+        self.arena.allocate(self.device.allocate_bytes)
+        sampling = allocate_arrays(plan.sampling.types, self.device.zero_bytes)
+        self.state = {**allocate_arrays(plan.cache.types, self.device.zero_bytes), **sampling}
+        # What the host writes a slot into: the state itself where the device shares the memory.
+        self._sampling_twin = (
+            sampling
+            if self.device.shares_host_memory
+            else allocate_arrays(plan.sampling.types, CpuDevice().zero_bytes)
+        )
+
+        def executable(planned: PlannedProgram) -> Executable:
+            return Executable(planned, self.arena, self.device, weights, self.state, poison=poison)
+
+        self._decode = {rows: executable(planned) for rows, planned in plan.decode.items()}
+        self._mixed = executable(plan.mixed)
         self.replays: dict[int, int] = {rung: 0 for rung in plan.ladder.rungs}
         self.num_mixed_steps = 0
         self.num_padding_rows = 0
@@ -131,12 +148,26 @@ class ModelRunner:
         is a mixed step of exactly its size.
 
         Returns:
-            The outputs by name, with the rows of each chunk that get logits, chunk after chunk.
-            They are views of the arena: the next step overwrites them.
+            Host arrays by name, with the rows of each chunk that get logits, chunk after chunk.
+            The next step overwrites them. Log-probabilities are there only if a chunk wants some.
         """
-        if all(chunk.is_decode for chunk in chunks):
-            return self._run_decode(chunks)
-        return self._run_mixed(chunks)
+        decode = all(chunk.is_decode for chunk in chunks)
+        outputs = self._run_decode(chunks) if decode else self._run_mixed(chunks)
+        wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
+        return {
+            name: self.device.read(array)
+            for name, array in outputs.items()
+            if wanted or name in ("token_ids", "logits")
+        }
+
+    def write_slot(self, slot: int, params: SamplingParams, **request: Any) -> None:  # noqa: ANN401
+        """Set the sampling state of one sequence; arguments as of ``sampling_state.write_slot``."""
+        twin = self._sampling_twin
+        write_slot(twin, slot, params, **request)
+        if not self.device.shares_host_memory:
+            for name, array in twin.items():
+                if name != "token_counts" or twin["count_tokens"][slot]:
+                    self.device.write(self.state[name][slot : slot + 1], array[slot : slot + 1])
 
     def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         rung = self.plan.ladder.rung_for(len(chunks))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Array, ArrayType
+from cugraphs.kernel import Array, ArrayType
 from cugraphs.program import Buffer
 from cugraphs.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
 from cugraphs.trace import Tracer
@@ -41,10 +41,10 @@ class SamplingBuffers:
 
 
 class SamplingState:
-    """Shapes of the sampling state of ``max_num_seqs`` slots, and its arrays on the CPU."""
+    """The sampling state of ``max_num_seqs`` slots: its arrays' types, by buffer name."""
 
     def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
-        """Describe the state; :meth:`allocate` makes it."""
+        """Describe the state."""
         slots = (max_num_seqs,)
         bias = (max_num_seqs, MAX_LOGIT_BIAS)
         self.types: dict[str, ArrayType] = {
@@ -70,10 +70,6 @@ class SamplingState:
         return SamplingBuffers(
             **{name: tracer.state(name, t.shape, t.dtype) for name, t in self.types.items()}
         )
-
-    def allocate(self) -> dict[str, Array]:
-        """Zeroed NumPy arrays by name."""
-        return {name: np.zeros(t.shape, DTYPES[t.dtype]) for name, t in self.types.items()}
 
 
 def write_slot(

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
 from .case_arrays import Make, normal
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
 
 
@@ -30,6 +43,21 @@ def cost(axes: Axes, dtype: str) -> Cost:
     """Two arrays in, one out; one addition an element."""
     elements = axes["tokens"] * axes["hidden"]
     return Cost(3 * elements * DTYPES[dtype].itemsize, elements)
+
+
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """One thread a vector of the flat arrays."""
+    elements = axes["tokens"] * axes["hidden"]
+    width = vector_width(dtype, axes["hidden"])
+    threads = block_threads(elements // width)
+    return (
+        Launch(
+            function=f"add<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(-(-(elements // width) // threads), 1, 1),
+            block=threads,
+            scalars=(np.int64(elements),),
+        ),
+    )
 
 
 def _inputs(tokens: int, hidden: int, scale: float = 1.0) -> Make:
@@ -54,6 +82,8 @@ ADD = Kernel(
     ),
     reference=reference,
     cost=cost,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         Case("one_row", _inputs(1, 64)),
         Case("odd", _inputs(7, 33)),

@@ -6,13 +6,26 @@ rounded at its own store. So the results are bitwise those of ADD followed by RM
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
 from .case_arrays import Make, normal
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
 from .rms_norm import normalised
 
@@ -38,6 +51,22 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
     """Two arrays in, two out, the weight once; 1 + 4 flops an element."""
     elements = axes["tokens"] * axes["hidden"]
     return Cost((4 * elements + axes["hidden"]) * DTYPES[dtype].itemsize, 5 * elements)
+
+
+def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
+    """One block a token, of the width and threads that RMS_NORM has, for the same bits."""
+    hidden = axes["hidden"]
+    width = vector_width(dtype, hidden)
+    threads = block_threads(hidden // width)
+    held = -(-(hidden // width) // threads)
+    return (
+        Launch(
+            function=f"add_rms_norm<{CUDA_TYPES[dtype]}, {width}, {threads}, {held}>",
+            grid=(axes["tokens"], 1, 1),
+            block=threads,
+            scalars=(np.int32(hidden), np.float32(eps)),
+        ),
+    )
 
 
 def _inputs(tokens: int, hidden: int, scale: float = 1.0) -> Make:
@@ -66,6 +95,8 @@ ADD_RMS_NORM = Kernel(
     ),
     reference=reference,
     cost=cost,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         Case("one_row", _inputs(1, 64), {"eps": 1e-5}),
         Case("odd", _inputs(7, 33), {"eps": 1e-6}),

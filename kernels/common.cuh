@@ -28,13 +28,31 @@ struct alignas(sizeof(T) * kWidth) Pack {
   T v[kWidth];
 };
 
+template <typename T, int kWidth>
+__device__ __forceinline__ Pack<T, kWidth> zeros() {
+  Pack<T, kWidth> pack;
+  for (int k = 0; k < kWidth; ++k) pack.v[k] = from_float<T>(0.0f);
+  return pack;
+}
+
+// The sum over each kLanes lanes of a warp that begin at a multiple of kLanes, in every one of them.
+// All lanes of the warp call it.
+template <int kLanes>
+__device__ __forceinline__ float lanes_sum(float v) {
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset >>= 1) {
+    v += __shfl_xor_sync(0xffffffffu, v, offset);
+  }
+  return v;
+}
+
 // The sum over the block, in every thread. Deterministic: lanes, then warps, in a fixed order.
 // All threads of the block call it; the barrier at the end lets it be called again.
 template <int kThreads>
 __device__ __forceinline__ float block_sum(float v) {
   static_assert(kThreads % 32 == 0, "a block is whole warps");
   __shared__ float partial[kThreads / 32];
-  for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  v = lanes_sum<32>(v);
   if ((threadIdx.x & 31) == 0) partial[threadIdx.x >> 5] = v;
   __syncthreads();
   float total = 0.0f;

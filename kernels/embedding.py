@@ -7,13 +7,26 @@ the hidden states of a step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
 from .case_arrays import Make, int32, normal
+from .launch_shapes import block_threads, vector_width
 
 
 def reference(token_ids: Array, table: Array) -> tuple[Array]:
@@ -40,6 +53,21 @@ def cost(axes: Axes, dtype: str) -> Cost:
     return Cost(2 * tokens * hidden * DTYPES[dtype].itemsize + 4 * tokens, 0)
 
 
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """One thread a vector; a token's row is split over blocks where it is long."""
+    hidden = axes["hidden"]
+    width = vector_width(dtype, hidden)
+    threads = block_threads(hidden // width)
+    return (
+        Launch(
+            function=f"embedding<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(axes["tokens"], -(-(hidden // width) // threads), 1),
+            block=threads,
+            scalars=(np.int32(hidden),),
+        ),
+    )
+
+
 def _inputs(vocab: int, hidden: int, token_ids: Sequence[int]) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         return int32(token_ids), normal(rng, dtype, (vocab, hidden))
@@ -56,6 +84,8 @@ EMBEDDING = Kernel(
     ),
     reference=reference,
     cost=cost,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         Case("one_row", _inputs(50, 64, [17])),
         Case("first_last_and_repeated", _inputs(50, 33, [0, 49, 49, 7, 0])),

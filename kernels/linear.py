@@ -8,18 +8,36 @@ same shape whatever the batch, hence the same bits. Up to three rows that is als
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    MatrixProduct,
+    Operand,
+)
 
 from .case_arrays import Make, normal
+from .launch_shapes import vector_width
 from .precision import quiet, store, widen
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
 # product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
 MATVEC_MAX_ROWS = 3
+
+# On the GPU our own kernel reads the weight once for so many rows, faster than cuBLASLt does.
+FEW_ROWS = 4
+TILE_ROWS = 8  # rows that share one read of the weight where more than that are computed by it
 
 
 @quiet
@@ -56,6 +74,27 @@ def cost(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> Cost:
     return Cost(elements * DTYPES[dtype].itemsize, 2 * tokens * in_features * out_features)
 
 
+def launches(
+    axes: Axes, dtype: str, *, batch_invariant: bool = False
+) -> tuple[Launch | MatrixProduct, ...]:
+    """Our own kernel for few rows, and for any number if the batch must not matter."""
+    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
+    if tokens > FEW_ROWS and not batch_invariant:
+        return (MatrixProduct(),)
+    width, threads = vector_width(dtype, in_features), 128
+    rows = next((count for count in (1, 2, FEW_ROWS) if tokens <= count), TILE_ROWS)
+    outputs = 1 if rows == 1 else 2
+    outputs_of_block = outputs * threads // 32
+    return (
+        Launch(
+            function=f"linear<{CUDA_TYPES[dtype]}, {width}, {rows}, {outputs}, {threads}>",
+            grid=(-(-out_features // outputs_of_block), -(-tokens // rows), 1),
+            block=threads,
+            scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
+        ),
+    )
+
+
 def _inputs(tokens: int, in_features: int, out_features: int, *, bias: bool = False) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         x = normal(rng, dtype, (tokens, in_features))
@@ -89,6 +128,8 @@ LINEAR = Kernel(
     ),
     reference=reference,
     cost=cost,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         Case("one_row", _inputs(1, 64, 48)),
         Case("one_row_odd", _inputs(1, 77, 13)),

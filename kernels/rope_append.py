@@ -12,13 +12,26 @@ Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
 from .case_arrays import int32, normal
+from .launch_shapes import block_threads, vector_width
 from .paged_cases import BLOCK_SIZE, Heads, scattered_blocks, slots_of
 from .precision import quiet, store, widen
 
@@ -111,6 +124,24 @@ def cost(axes: Axes, dtype: str, *, q_size: int) -> Cost:
     )
 
 
+def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
+    """One thread a vector of both halves of a head; a token's heads are split over blocks."""
+    kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
+    heads = q_size // head_dim
+    width = vector_width(dtype, head_dim // 2)
+    items = (heads + 2 * kv_heads) * (head_dim // 2 // width)
+    threads = block_threads(items)
+    sizes = (heads, kv_heads, head_dim, axes["block_size"])
+    return (
+        Launch(
+            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(axes["tokens"], -(-items // threads), 1),
+            block=threads,
+            scalars=tuple(np.int32(size) for size in sizes),
+        ),
+    )
+
+
 CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
 
 
@@ -165,6 +196,8 @@ ROPE_APPEND = Kernel(
     reference=reference,
     cost=cost,
     check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         _case("one_row", Heads(4, 2, 64), [37]),
         _case("first_position", Heads(4, 2, 64), [0]),

@@ -6,13 +6,26 @@ infinite in float32 and the quotient is -0, within 1e-36 of the exact value.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
 from .case_arrays import Make, normal
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
 
 
@@ -43,6 +56,21 @@ def cost(axes: Axes, dtype: str) -> Cost:
     return Cost(3 * elements * DTYPES[dtype].itemsize, 5 * elements)
 
 
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """One thread a vector; a token's row is split over blocks where it is long."""
+    inter = axes["inter"]
+    width = vector_width(dtype, inter)
+    threads = block_threads(inter // width)
+    return (
+        Launch(
+            function=f"silu_and_mul<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(axes["tokens"], -(-(inter // width) // threads), 1),
+            block=threads,
+            scalars=(np.int32(inter),),
+        ),
+    )
+
+
 def _inputs(tokens: int, inter: int, scale: float = 1.0) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         return (normal(rng, dtype, (tokens, 2 * inter), scale),)
@@ -64,6 +92,8 @@ SILU_AND_MUL = Kernel(
     ),
     reference=reference,
     cost=cost,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         Case("one_row", _inputs(1, 64)),
         Case("odd", _inputs(7, 33)),

@@ -12,7 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Array
+from cugraphs.arena import allocate_arrays
+from cugraphs.device import Device
+from cugraphs.kernel import Array, ArrayType
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import cos_sin_table
 
@@ -101,6 +103,7 @@ def load_weights(
     config: LlamaConfig,
     dtype: str,
     max_model_len: int,
+    device: Device,
     *,
     source: str = "checkpoint",
     progress: Callable[[int], None] | None = None,
@@ -112,11 +115,12 @@ def load_weights(
         config: of the same model.
         dtype: of the weights in memory.
         max_model_len: positions of the RoPE table.
+        device: holds the weights.
         source: names the checkpoint in errors.
         progress: called with the number of checkpoint bytes just converted.
 
     Returns:
-        An array for every name of :func:`weight_table`, and the RoPE table (float32).
+        An array of the device for every name of :func:`weight_table`, and the RoPE table (float32).
 
     Raises:
         ValueError: a tensor is missing, left over, or has another shape or dtype than the config
@@ -125,43 +129,27 @@ def load_weights(
     """
     table = weight_table(config)
     names = check_tensors(tensors, config, source)
-    element_bytes = DTYPES[dtype].itemsize
-    total_bytes = sum(int(np.prod(weight.shape)) for weight in table.values()) * element_bytes
+    types = {name: ArrayType(weight.shape, dtype) for name, weight in table.items()}
+    rope = cos_sin_table(config.rope, config.head_dim, max_model_len)
+    types[ROPE_COS_SIN] = ArrayType(rope.shape, "float32")
     try:
-        pool = np.empty(total_bytes, np.uint8)
-    except MemoryError:
+        weights = allocate_arrays(types, device.allocate_bytes)
+    except MemoryError as error:
+        total_bytes = sum(type_.nbytes for type_ in types.values())
         raise MemoryError(
-            f"{source}: the weights are {total_bytes:,} bytes in {dtype}, "
-            "which cannot be allocated; use a smaller model or a machine with more memory"
+            f"{source}: the weights are {total_bytes:,} bytes in {dtype} ({error}); "
+            "use a smaller model or a machine with more memory"
         ) from None
-    weights: dict[str, Array] = {}
-    begin = 0
     for name, weight in table.items():
-        end = begin + int(np.prod(weight.shape)) * element_bytes
-        target = pool[begin:end].view(DTYPES[dtype]).reshape(weight.shape)
         row = 0
         for part, rows in weight.parts:
-            tensor = tensors[names[part]]
-            convert(tensor.array(), target[row : row + rows])
+            values = tensors[names[part]].array()
+            device.write(weights[name][row : row + rows], values)
             row += rows
             if progress is not None:
-                progress(tensor.array().nbytes)
-        weights[name] = target
-        begin = end
-    weights[ROPE_COS_SIN] = cos_sin_table(config.rope, config.head_dim, max_model_len)
+                progress(values.nbytes)
+    device.write(weights[ROPE_COS_SIN], rope)
     return weights
-
-
-def convert(values: Array, target: Array) -> None:
-    """Copy ``values`` into ``target`` of the same shape, converting the dtype.
-
-    bfloat16 is the upper half of a float32, so widening it is a shift of its bits, which is many
-    times quicker than a conversion element by element.
-    """
-    if values.dtype == DTYPES["bfloat16"] and target.dtype == np.float32:
-        np.left_shift(values.view(np.uint16), 16, out=target.view(np.uint32), dtype=np.uint32)
-    else:
-        np.copyto(target, values, casting="unsafe")
 
 
 def check_tensors(

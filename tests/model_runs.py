@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.device import CpuDevice
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.model_runner import ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
@@ -32,7 +33,12 @@ class CheckpointRun:
         with Checkpoint.open(folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
             weights = load_weights(
-                checkpoint.tensors, self.config, dtype, max_model_len, source=str(folder)
+                checkpoint.tensors,
+                self.config,
+                dtype,
+                max_model_len,
+                CpuDevice(),
+                source=str(folder),
             )
         self.blocks_per_sequence = -(-max_model_len // BLOCK_SIZE)
         cache = KVCacheShape(

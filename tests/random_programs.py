@@ -56,14 +56,17 @@ class Recipe:
 
 
 def recipes(
-    steps: tuple[str, ...] = STEPS, dtypes: tuple[str, ...] = ("float32",), max_steps: int = 14
+    steps: tuple[str, ...] = STEPS,
+    dtypes: tuple[str, ...] = ("float32",),
+    min_steps: int = 1,
+    max_steps: int = 14,
 ) -> st.SearchStrategy[Recipe]:
-    """Recipes of one step at least."""
+    """Recipes out of ``steps``."""
     pick = st.integers(0, 11)
     step = st.tuples(st.sampled_from(steps), pick, pick)
     return st.builds(
         Recipe,
-        st.lists(step, min_size=1, max_size=max_steps).map(tuple),
+        st.lists(step, min_size=min_steps, max_size=max_steps).map(tuple),
         st.sampled_from(dtypes),
     )
 

@@ -1,8 +1,4 @@
-"""``cugraphs chat MODEL``: talk to a model that has a chat template.
-
-End a line with a backslash to go on in the next one. /reset forgets the conversation, /system TEXT
-sets the system prompt and does too, /exit or Ctrl-D ends. Ctrl-C stops the answer, not the program.
-"""
+"""Talk to a model that has a chat template."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cugraphs.cli.options import add_model_options, add_sampling_options, load_llm, sampling_params
+from cugraphs.one_line import one_line
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -22,13 +19,18 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 
+_COMMANDS = """\
+A backslash at the end of a line goes on in the next one. /reset forgets the conversation,
+/system TEXT does too and sets the system prompt, /exit or Ctrl-D ends. Ctrl-C stops the answer.
+"""
+
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     parser = subparsers.add_parser(
         "chat",
         help="talk to a model",
-        description=__doc__,
+        description=f"{__doc__}\n\n{_COMMANDS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model_options(parser)
@@ -45,53 +47,65 @@ def run(args: argparse.Namespace) -> int:
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - gives input() its line editing and history
-        print(f"{__doc__.splitlines()[2]} {__doc__.splitlines()[3]}", file=sys.stderr)
+        print(_COMMANDS, end="", file=sys.stderr)
     history = _start(args.system)
     for text in _inputs():
-        if text == "/exit":
+        command, _, rest = text.strip().partition(" ")
+        if command == "/exit":
             break
-        if text == "/reset":
+        if command == "/reset":
             history = _start(history[0]["content"] if _has_system(history) else None)
-        elif text.startswith("/system"):
-            history = _start(text.removeprefix("/system").strip() or None)
-        elif text.startswith("/"):
-            print(f"cugraphs: {text.split()[0]} is no command", file=sys.stderr)
-        elif text.strip():
+        elif command == "/system":
+            history = _start(rest.strip())
+        elif command.startswith("/"):
+            known = "expected /reset, /system TEXT or /exit"
+            print(f"cugraphs: {one_line(command)} is no command, {known}", file=sys.stderr)
+        elif command:
             _answer(llm, params, history, text)
     return 0
 
 
 def _answer(llm: LLM, params: SamplingParams, history: list[Message], text: str) -> None:
     """Print the answer to ``text`` and add both to the history; keep what an interrupt leaves."""
-    history.append({"role": "user", "content": text})
+    question = {"role": "user", "content": text}
     pieces: list[str] = []
+    note = ""
     try:
-        for piece in llm.stream(llm.render_chat(history), params):
+        stream = llm.stream(llm.render_chat([*history, question]), params)
+        for piece in stream:
             pieces.append(piece)
             print(piece, end="", flush=True)
+        if stream.output.outputs[0].finish_reason == "length":
+            note = "cut at --max-tokens, or at the model's limit"
     except KeyboardInterrupt:
-        print(" [stopped]", end="", file=sys.stderr)
+        note = "stopped"
     except ValueError as error:  # the conversation has outgrown the model: say so, go on
         print(f"cugraphs: {error}; /reset starts anew", file=sys.stderr)
-        history.pop()
         return
     print(flush=True)
-    history.append({"role": "assistant", "content": "".join(pieces)})
+    if note:
+        print(f"cugraphs: the answer was {note}", file=sys.stderr)
+    history += [question, {"role": "assistant", "content": "".join(pieces)}]
 
 
 def _inputs() -> Iterator[str]:
     """What the person says, one turn at a time; a backslash at the end of a line joins lines."""
     lines: list[str] = []
+    is_typed = sys.stdin.isatty()
     while True:
-        prompt = ("... " if lines else "> ") if sys.stdin.isatty() else ""
+        prompt = ("... " if lines else "> ") if is_typed and sys.stdout.isatty() else ""
         try:
             line = input(prompt)
-        except KeyboardInterrupt:  # at the prompt it drops what was typed
-            print(file=sys.stderr)
+        except KeyboardInterrupt:
+            if not is_typed:
+                raise
+            print(file=sys.stderr)  # at the prompt it drops what was typed
             lines = []
             continue
         except EOFError:
             break
+        except UnicodeDecodeError as error:
+            raise ValueError(f"chat: stdin is no valid text ({error}), expected UTF-8") from None
         if line.endswith("\\"):
             lines.append(line[:-1])
         else:

@@ -1,4 +1,4 @@
-"""``cugraphs generate MODEL PROMPT``: continue a text, streaming it to stdout."""
+"""Continue a text: the answer streams to stdout, notices and statistics go to stderr."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load, generate, print; statistics go to stderr."""
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    """Load, generate, print."""
+    prompt = _stdin() if args.prompt == "-" else args.prompt
     llm = load_llm(args, max_num_seqs=1)
     params = sampling_params(args, llm)
     start = time.perf_counter()
@@ -38,23 +38,31 @@ def run(args: argparse.Namespace) -> int:
         output = llm.generate(prompt, params)[0]
         seconds = time.perf_counter() - start
         record = {**dataclasses.asdict(output), "seconds": round(seconds, 6)}
-        print(json.dumps(record, ensure_ascii=False))
+        print(json.dumps(record))
         return 0
+    stream = llm.stream(prompt, params)
     if args.echo:
         print(prompt, end="", flush=True)
     first_s = None
-    stream = llm.stream(prompt, params)
     for piece in stream:
         first_s = first_s or time.perf_counter() - start
         print(piece, end="", flush=True)
     seconds = time.perf_counter() - start
     print(flush=True)
-    tokens = len(stream.output.outputs[0].token_ids)
+    answer = stream.output.outputs[0]
+    tokens = len(answer.token_ids)
     decode_s = max(seconds - (first_s or seconds), 1e-9)
     rate = f", {(tokens - 1) / decode_s:.1f} tokens/s after the first" if tokens > 1 else ""
     print(
         f"cugraphs: {tokens} tokens in {seconds:.2f} s, first text after "
-        f"{(first_s or seconds) * 1e3:.0f} ms{rate}",
+        f"{(first_s or seconds) * 1e3:.0f} ms{rate}; finish_reason {answer.finish_reason}",
         file=sys.stderr,
     )
     return 0
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"generate: stdin is no valid text ({error}), expected UTF-8") from None

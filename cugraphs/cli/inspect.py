@@ -1,4 +1,4 @@
-"""``cugraphs inspect MODEL``: what would run, where it lives, and what a decode step must move.
+"""Show what would run, where it lives, and what a decode step must move.
 
 Reads headers and plans; loads no weights and needs no GPU.
 """
@@ -61,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
         config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
         check_tensors(checkpoint.tensors, config, str(folder))
         stored_bytes = checkpoint.nbytes
-    max_model_len = args.max_model_len or config.longest_max_model_len
+    max_model_len = config.longest_max_model_len
+    if args.max_model_len is not None:
+        max_model_len = args.max_model_len
     config.check_max_model_len(max_model_len)
     context = max(max_model_len // 4, 1) if args.context is None else args.context
     for name, value, high in (("batch", args.batch, 1024), ("context", context, max_model_len)):

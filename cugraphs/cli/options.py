@@ -14,7 +14,12 @@ from cugraphs.sampling_params import SamplingParams
 
 _SAMPLING = (
     ("max_tokens", int, "tokens to generate at most (default: until EOS or the model's limit)"),
-    ("temperature", float, "0 takes the likeliest token (default: generation_config.json's)"),
+    (
+        "temperature",
+        float,
+        "0 takes the likeliest token (default: generation_config.json's; where that is 0 and "
+        "--top-k, --top-p, --min-p or --seed is given, 1)",
+    ),
     ("top_k", int, "sample from the K likeliest tokens only; 0 is off"),
     ("top_p", float, "sample from the likeliest tokens that together have this probability"),
     ("min_p", float, "drop tokens below this share of the likeliest token's probability"),
@@ -52,14 +57,20 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
-    """The model's own sampling, with what was given on the command line in its place."""
+    """The model's own sampling, with what was given on the command line in its place.
+
+    A command prints one answer, whatever ``n`` the model asks for.
+    """
     given = {name: getattr(args, name) for name, _, _ in _SAMPLING}
     given = {name: value for name, value in given.items() if value is not None}
     if args.stop:
         given["stop"] = args.stop
     if args.ignore_eos:
         given["ignore_eos"] = True
-    return dataclasses.replace(llm.default_params(), **given)
+    default = llm.default_params()
+    if default.is_greedy and given.keys() & {"top_k", "top_p", "min_p", "seed"}:
+        given.setdefault("temperature", 1.0)
+    return dataclasses.replace(default, n=1, **given)
 
 
 def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bool = False) -> LLM:

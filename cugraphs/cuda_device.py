@@ -1,0 +1,195 @@
+"""The GPU as a device: CuPy memory, pinned staging, and programs as lists of launches.
+
+Imported only where a GPU is wanted. One stream; nothing here synchronises except ``read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from typing import Any
+
+import numpy as np
+
+from cugraphs.arena import POISON
+from cugraphs.buffer_assignment import live_ranges
+from cugraphs.cublaslt import CublasLt
+from cugraphs.device import converted
+from cugraphs.kernel import Array
+from cugraphs.launch import Prepared, prepare
+from cugraphs.program import Buffer, Program
+
+WORKSPACE_BYTES = 32 << 20  # of cuBLASLt, for split-K partial sums
+MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
+INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
+
+
+class CudaUnavailable(RuntimeError):
+    """The GPU cannot be used; the message is one line and says what to do."""
+
+
+def check_cuda() -> str:
+    """The GPU's name, if programs can run on it.
+
+    Raises:
+        CudaUnavailable: no CuPy, two of them, no driver, no GPU, one that is too old, or a CuPy
+            for another CUDA version than the driver's.
+    """
+    wheels = sorted(
+        name
+        for distribution in distributions()
+        if (name := str(distribution.metadata["Name"])).startswith("cupy-cuda")
+    )
+    if len(wheels) > 1:
+        raise CudaUnavailable(
+            f"cuda: {' and '.join(wheels)} are both installed and overwrite each other, expected "
+            f"one; pip uninstall {' '.join(wheels)}, then {INSTALL}"
+        )
+    try:
+        import cupy
+    except ImportError as error:
+        raise CudaUnavailable(f"cuda: CuPy does not import ({error}); {INSTALL}") from None
+    try:
+        count = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if "InsufficientDriver" in str(error):
+            runtime = cupy.cuda.runtime.runtimeGetVersion() // 1000
+            raise CudaUnavailable(
+                f"cuda: no driver, or one older than CUDA {runtime}, which CuPy is built for; "
+                f"install NVIDIA's driver, or {INSTALL}"
+            ) from None
+        raise CudaUnavailable(f"cuda: no GPU ({error})") from None
+    if count == 0:
+        raise CudaUnavailable("cuda: the driver finds no GPU, expected one")
+    device = cupy.cuda.Device()
+    name = str(cupy.cuda.runtime.getDeviceProperties(device.id)["name"].decode())
+    capability = int(device.compute_capability)
+    if capability < MIN_COMPUTE_CAPABILITY:
+        raise CudaUnavailable(
+            f"cuda: {name} is sm_{capability}, expected sm_{MIN_COMPUTE_CAPABILITY} or newer "
+            "(Ampere); use device='cpu'"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _CudaOp:
+    """One op's launches, and the temporaries that no later op touches."""
+
+    label: str
+    launches: Sequence[Prepared]
+    dead: Sequence[Array]
+
+
+class CudaDevice:
+    """The current CUDA device."""
+
+    name = "cuda"
+    shares_host_memory = False
+
+    def __init__(self, *, allow_tf32: bool = False) -> None:
+        """Take the current device.
+
+        Args:
+            allow_tf32: let float32 matrix products round their operands to TF32.
+
+        Raises:
+            CudaUnavailable: as :func:`check_cuda`.
+            RuntimeError: cuBLASLt is not installed.
+        """
+        self.gpu_name = check_cuda()
+        import cupy
+
+        self._cupy: Any = cupy
+        self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        self._workspace = self.allocate_bytes(WORKSPACE_BYTES)
+        self.cublaslt = CublasLt(
+            int(self._workspace.data.ptr), WORKSPACE_BYTES, allow_tf32=allow_tf32
+        )
+
+    @property
+    def free_bytes(self) -> int:
+        """Device memory that is free now."""
+        return int(self._cupy.cuda.runtime.memGetInfo()[0])
+
+    def allocate_bytes(self, nbytes: int) -> Any:  # noqa: ANN401 - CuPy has no types
+        """A uint8 array straight from the driver, without CuPy's pool. Raises MemoryError."""
+        cupy = self._cupy
+        try:
+            memory = cupy.cuda.Memory(max(nbytes, 1))
+        except (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.runtime.CUDARuntimeError):
+            raise MemoryError(
+                f"cuda: {nbytes:,} bytes cannot be allocated, {self.free_bytes:,} are free; lower "
+                "num_kv_blocks, max_num_seqs or max_model_len"
+            ) from None
+        return cupy.ndarray((nbytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+
+    def zero_bytes(self, nbytes: int) -> Any:  # noqa: ANN401
+        """All zero."""
+        array = self.allocate_bytes(nbytes)
+        array.data.memset_async(0, nbytes, self.stream)
+        return array
+
+    def write(self, target: Any, values: Array) -> None:  # noqa: ANN401
+        """Copy host values, converting the dtype on the host."""
+        host = np.ascontiguousarray(converted(values, target.dtype)).reshape(target.shape)
+        target.set(host, stream=self.stream)
+
+    def read(self, array: Any) -> Array:  # noqa: ANN401
+        """A host copy; waits for the stream."""
+        host: Array = array.get(stream=self.stream)
+        self.stream.synchronize()
+        return host
+
+    def host_array(self, like: Any) -> Array:  # noqa: ANN401
+        """Pinned host memory of the same shape and dtype."""
+        count = int(np.prod(like.shape))
+        memory = self._cupy.cuda.alloc_pinned_memory(max(like.nbytes, 1))
+        return np.frombuffer(memory, like.dtype, count).reshape(like.shape)
+
+    def bind(
+        self,
+        program: Program,
+        arrays: Mapping[Buffer, Any],
+        inputs: Mapping[str, tuple[Any, Array]],
+        *,
+        poison: bool,
+    ) -> Callable[[], None]:
+        """Prepare every launch; the call queues them all and returns before they have run."""
+        ranges = live_ranges(program)
+        ops = []
+        for index, op in enumerate(program.ops):
+            operands = [arrays[buffer] for buffer in op.operands]
+            launches = prepare(
+                op.kernel,
+                operands,
+                op.attrs,
+                stream=int(self.stream.ptr),
+                cublaslt=self.cublaslt,
+            )
+            dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
+            ops.append(_CudaOp(f"op {index} {op.kernel.name}", launches, list(dead.values())))
+
+        def run() -> None:
+            for device_array, host_array in inputs.values():
+                device_array.set(host_array, stream=self.stream)
+            for op in ops:
+                try:
+                    for launch in op.launches:
+                        launch()
+                except Exception as error:
+                    error.add_note(f"in {op.label}")
+                    raise
+                if poison:
+                    self._poison(op.dead)
+
+        return run
+
+    def poison(self, arrays: Mapping[str, Any]) -> None:
+        """Fill arrays with NaN bytes."""
+        self._poison(list(arrays.values()))
+
+    def _poison(self, arrays: Sequence[Any]) -> None:
+        for array in arrays:
+            array.data.memset_async(POISON, array.nbytes, self.stream)

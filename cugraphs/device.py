@@ -1,0 +1,136 @@
+"""What the runtime asks of a device, and the CPU as one: memory, copies, and running a program.
+
+The CPU runs programs through the interpreter. The GPU is in ``cuda_device``; nothing here imports
+CuPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from cugraphs.arena import numpy_bytes
+from cugraphs.buffer_assignment import ALIGNMENT_BYTES
+from cugraphs.interpreter import bind_ops, poison_arrays, run_ops
+from cugraphs.kernel import DTYPES, Array
+from cugraphs.program import Buffer, Program
+
+
+class Device(Protocol):
+    """Memory and execution in one place. Arrays are the device's own (NumPy or CuPy)."""
+
+    name: str
+    shares_host_memory: bool  # host code can write its arrays directly
+
+    def allocate_bytes(self, nbytes: int) -> Array:
+        """A uint8 array aligned to 256 bytes, contents undefined.
+
+        Raises:
+            MemoryError: it does not fit.
+        """
+
+    def zero_bytes(self, nbytes: int) -> Array:
+        """As :meth:`allocate_bytes`, all zero."""
+
+    def write(self, target: Array, values: Array) -> None:
+        """Copy host ``values`` into a device array of that shape, converting the dtype."""
+
+    def read(self, array: Array) -> Array:
+        """The contents as a host array; waits until they are computed. May be a view."""
+
+    def host_array(self, like: Array) -> Array:
+        """A host array to fill before each step in place of ``like``; ``like`` itself if it can."""
+
+    def bind(
+        self,
+        program: Program,
+        arrays: Mapping[Buffer, Array],
+        inputs: Mapping[str, tuple[Array, Array]],
+        *,
+        poison: bool,
+    ) -> Callable[[], None]:
+        """A call that copies ``inputs`` (device array, host array) and runs the program.
+
+        Args:
+            program: the step.
+            arrays: of every buffer, with their bound shapes.
+            inputs: by name.
+            poison: fill temporaries with NaN bytes after their last use.
+        """
+
+    def poison(self, arrays: Mapping[str, Array]) -> None:
+        """Fill arrays with NaN bytes."""
+
+
+class CpuDevice:
+    """NumPy memory; programs run through the kernels' references."""
+
+    name = "cpu"
+    shares_host_memory = True
+
+    def allocate_bytes(self, nbytes: int) -> Array:
+        """A uint8 array aligned to 256 bytes. Raises MemoryError with the size."""
+        try:
+            return numpy_bytes(nbytes)
+        except MemoryError:
+            raise MemoryError(f"cpu: {nbytes:,} bytes cannot be allocated") from None
+
+    def zero_bytes(self, nbytes: int) -> Array:
+        """All zero; a page takes memory only once it is written."""
+        try:
+            raw = np.zeros(nbytes + ALIGNMENT_BYTES, np.uint8)
+        except MemoryError:
+            raise MemoryError(f"cpu: {nbytes:,} bytes cannot be allocated") from None
+        skip = -raw.ctypes.data % ALIGNMENT_BYTES
+        return raw[skip : skip + nbytes]
+
+    def write(self, target: Array, values: Array) -> None:
+        """Copy, converting the dtype."""
+        convert(values, target)
+
+    def read(self, array: Array) -> Array:
+        """The array itself."""
+        return array
+
+    def host_array(self, like: Array) -> Array:
+        """``like`` itself."""
+        return like
+
+    def bind(
+        self,
+        program: Program,
+        arrays: Mapping[Buffer, Array],
+        inputs: Mapping[str, tuple[Array, Array]],
+        *,
+        poison: bool,
+    ) -> Callable[[], None]:
+        """Run the references; inputs are where the host wrote them."""
+        return partial(run_ops, bind_ops(program, arrays), poison=poison)
+
+    def poison(self, arrays: Mapping[str, Array]) -> None:
+        """Fill arrays with NaN bytes."""
+        poison_arrays(arrays.values())
+
+
+def convert(values: Array, target: Array) -> None:
+    """Copy ``values`` into ``target`` of the same shape, converting the dtype.
+
+    bfloat16 is the upper half of a float32, so widening it is a shift of its bits, which is many
+    times quicker than a conversion element by element.
+    """
+    if values.dtype == DTYPES["bfloat16"] and target.dtype == np.float32:
+        np.left_shift(values.view(np.uint16), 16, out=target.view(np.uint32), dtype=np.uint32)
+    else:
+        np.copyto(target, values, casting="unsafe")
+
+
+def converted(values: Array, dtype: np.dtype[Any]) -> Array:
+    """``values`` in ``dtype``; itself, not a copy, if it has that dtype already."""
+    if values.dtype == dtype:
+        return values
+    target: Array = np.empty(values.shape, dtype)
+    convert(values, target)
+    return target

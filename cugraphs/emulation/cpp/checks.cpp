@@ -1,0 +1,287 @@
+#include "checks.h"
+
+#include <sys/mman.h>
+
+#include <string>
+#include <vector>
+
+#include "threads.h"
+
+bool checking;
+
+namespace {
+
+// Which threads have read a byte since the last barrier.
+enum Readers : uint8_t { kNone, kOne, kSeveralLanes, kSeveralWarps };
+
+constexpr uint32_t kSeveralBlocks = ~0u;
+
+struct Cell {
+  uint32_t write_epoch, read_epoch;
+  uint32_t write_block, read_block;
+  uint16_t writer, reader;  // thread numbers
+  uint16_t write_warp_epoch, read_warp_epoch;
+  Readers readers;
+  bool written, written_atomically, read_atomically, initialised;
+};
+
+// Zeroed memory that costs nothing until it is touched.
+struct Cells {
+  Cell* data = nullptr;
+  size_t count = 0;
+
+  explicit Cells(size_t bytes) : count(bytes) {
+    void* memory = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) __builtin_trap();
+    data = static_cast<Cell*>(memory);
+  }
+  Cells(Cells&& other) noexcept : data(other.data), count(other.count) { other.data = nullptr; }
+  Cells(const Cells&) = delete;
+  ~Cells() {
+    if (data) munmap(data, size_bytes());
+  }
+  size_t size_bytes() const { return (count + 1) * sizeof(Cell); }
+};
+
+struct Region {
+  uintptr_t begin, end;
+  bool shared;
+  bool must_be_initialised;
+  bool writable;
+  std::string name;
+  Cells cells;
+};
+
+struct Range {
+  uintptr_t begin, end;
+};
+
+std::vector<Region> operands, shared;
+std::vector<Range> constants;
+std::vector<uintptr_t> ignored;
+
+Region* find(uintptr_t address) {
+  for (auto* regions : {&operands, &shared}) {
+    for (Region& region : *regions) {
+      if (address >= region.begin && address < region.end) return &region;
+    }
+  }
+  return nullptr;
+}
+
+bool in_constants(uintptr_t begin, uintptr_t end) {
+  for (const Range& range : constants) {
+    if (begin >= range.begin && end <= range.end) return true;
+  }
+  return false;
+}
+
+const char* access_name(bool is_write) { return is_write ? "write" : "read"; }
+
+void fail_out_of_bounds(uintptr_t address, size_t bytes, bool is_write, const char* site,
+                        void* pc) {
+  constexpr uintptr_t kFirstPage = 4096;
+  if (address < kFirstPage) {
+    fail(site, pc, "%s of %zu bytes through a null pointer: an optional operand that was left out?",
+         access_name(is_write), bytes);
+    return;
+  }
+  const Region* nearest = nullptr;
+  uintptr_t least = ~uintptr_t{0};
+  for (auto* regions : {&operands, &shared}) {
+    for (const Region& region : *regions) {
+      const uintptr_t distance =
+          address >= region.end ? address - region.end : region.begin - address;
+      if (distance < least) least = distance, nearest = &region;
+    }
+  }
+  if (nearest) {
+    fail(site, pc, "%s of %zu bytes out of bounds, at byte %td of %s, which has %zu",
+         access_name(is_write), bytes, static_cast<ptrdiff_t>(address - nearest->begin),
+         nearest->name.c_str(), static_cast<size_t>(nearest->end - nearest->begin));
+  } else {
+    fail(site, pc, "%s of %zu bytes out of bounds", access_name(is_write), bytes);
+  }
+}
+
+// Whether an access of thread `other` since the last barrier is unordered with the running thread's.
+bool unordered(uint32_t epoch, uint16_t other, uint16_t warp_epoch) {
+  if (epoch != barrier_epoch || other == running->number) return false;
+  const bool same_warp = other / 32 == running->warp;
+  return !(same_warp && warp_epoch != warp_epochs[running->warp]);  // a __syncwarp lies between
+}
+
+bool read_unordered(const Cell& cell) {
+  if (cell.read_epoch != barrier_epoch) return false;
+  switch (cell.readers) {
+    case kNone: return false;
+    case kOne: return unordered(cell.read_epoch, cell.reader, cell.read_warp_epoch);
+    case kSeveralLanes:
+      return cell.reader / 32 != running->warp ||
+             cell.read_warp_epoch == warp_epochs[running->warp];
+    case kSeveralWarps: return true;
+  }
+  return false;
+}
+
+void record_read(Cell& cell, Atomicity atomicity) {
+  const auto number = static_cast<uint16_t>(running->number);
+  const uint16_t warp_epoch = warp_epochs[running->warp];
+  if (cell.read_epoch != barrier_epoch || cell.readers == kNone) {
+    cell.readers = kOne;
+  } else if (cell.reader / 32 != running->warp) {
+    cell.readers = kSeveralWarps;
+  } else if (cell.read_warp_epoch != warp_epoch && cell.readers != kSeveralWarps) {
+    cell.readers = kOne;  // earlier reads of this warp are ordered before
+  } else if (cell.reader != number && cell.readers == kOne) {
+    cell.readers = kSeveralLanes;
+  }
+  cell.reader = number;
+  cell.read_epoch = barrier_epoch;
+  cell.read_warp_epoch = warp_epoch;
+  cell.read_atomically = atomicity == kAtomic;
+  if (cell.read_block && cell.read_block != block_number) {
+    cell.read_block = kSeveralBlocks;
+  } else {
+    cell.read_block = block_number;
+  }
+}
+
+void record_write(Cell& cell, Atomicity atomicity) {
+  cell.writer = static_cast<uint16_t>(running->number);
+  cell.write_epoch = barrier_epoch;
+  cell.write_warp_epoch = warp_epochs[running->warp];
+  cell.write_block = block_number;
+  cell.written = cell.initialised = true;
+  cell.written_atomically = atomicity == kAtomic;
+}
+
+// A race of this access with an earlier one, as a message; empty where there is none.
+std::string race(const Region& region, const Cell& cell, bool is_write, Atomicity atomicity) {
+  const bool atomic = atomicity == kAtomic;
+  const char* how = is_write ? "written" : "read";
+  if (cell.written && !(atomic && cell.written_atomically)) {
+    if (unordered(cell.write_epoch, cell.writer, cell.write_warp_epoch)) {
+      return std::string(how) + " here, written by thread " + std::to_string(cell.writer) +
+             " with no barrier between";
+    }
+    if (!region.shared && cell.write_block && cell.write_block != block_number && !fenced) {
+      return std::string(how) + " here, written by block " + std::to_string(cell.write_block - 1) +
+             " in the same launch";
+    }
+  }
+  if (is_write && cell.readers != kNone && !(atomic && cell.read_atomically)) {
+    if (read_unordered(cell)) {
+      return "written here, read by thread " + std::to_string(cell.reader) +
+             " with no barrier between";
+    }
+    if (!region.shared && cell.read_block && cell.read_block != block_number && !fenced) {
+      return "written here, read by another block in the same launch";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void clear_operands() {
+  operands.clear();
+  ignored.clear();
+}
+
+void add_operand(uintptr_t address, size_t bytes, bool uninitialised, bool writable,
+                 const char* name) {
+  operands.push_back(
+      {address, address + bytes, false, uninitialised, writable, name, Cells(bytes)});
+}
+
+void begin_launch() {
+  shared.clear();
+  constants.clear();
+  for (Region& region : operands) {
+    for (size_t i = 0; i < region.cells.count; ++i) {
+      Cell& cell = region.cells.data[i];
+      if (!cell.written && cell.readers == kNone) continue;  // leaves untouched pages untouched
+      cell = Cell{.initialised = cell.initialised};
+    }
+  }
+}
+
+void add_shared(uintptr_t begin, uintptr_t end) {
+  if (end > begin) {
+    shared.push_back({begin, end, true, true, true, "shared memory", Cells(end - begin)});
+  }
+}
+
+void add_constants(uintptr_t begin, uintptr_t end) { constants.push_back({begin, end}); }
+
+void ignore_shared(uintptr_t address) { ignored.push_back(address); }
+
+void begin_block() {
+  for (Region& region : shared) {
+    for (size_t i = 0; i < region.cells.count; ++i) region.cells.data[i] = Cell{};
+  }
+}
+
+void mark_in_flight(uintptr_t address, size_t bytes) {
+  for (Region& region : shared) {
+    if (address < region.begin || address + bytes > region.end) continue;
+    for (size_t i = 0; i < bytes; ++i) {
+      region.cells.data[address - region.begin + i].initialised = false;
+    }
+  }
+}
+
+void check_access(uintptr_t address, size_t bytes, bool is_write, Atomicity atomicity,
+                  const char* site, void* pc) {
+  if (!checking || failed || !running) return;
+  const auto stack = reinterpret_cast<uintptr_t>(running->stack.memory);
+  if (address >= stack && address + bytes <= stack + kStackBytes) return;
+
+  Region* region = find(address);
+  if (!region) {
+    if (!is_write && in_constants(address, address + bytes)) return;
+    fail_out_of_bounds(address, bytes, is_write, site, pc);
+    return;
+  }
+  const size_t offset = address - region->begin;
+  const char* name = region->name.c_str();
+  if (address + bytes > region->end) {
+    fail(site, pc, "%s of %zu bytes at byte %zu runs past the end of %s", access_name(is_write),
+         bytes, offset, name);
+    return;
+  }
+  if (bytes == 1 && region->shared) {
+    for (uintptr_t byte : ignored) {
+      if (address == byte) return;
+    }
+  }
+  if (is_write && !region->writable) {
+    fail(site, pc, "write to %s, an operand that is READ", name);
+    return;
+  }
+  if (programmatic && !running->waited_for_previous && !region->shared && region->writable) {
+    fail(site, pc, "%s of %s before griddepcontrol.wait: the previous kernel may still use it",
+         access_name(is_write), name);
+    return;
+  }
+  for (size_t i = 0; i < bytes; ++i) {
+    Cell& cell = region->cells.data[offset + i];
+    const bool reads = !is_write || atomicity == kAtomic;
+    if (reads && region->must_be_initialised && !cell.initialised) {
+      fail(site, pc, "read of uninitialised %s at byte %zu", name, offset + i);
+      return;
+    }
+    const std::string found = race(*region, cell, is_write, atomicity);
+    if (!found.empty()) {
+      fail(site, pc, "race on %s at byte %zu: %s", name, offset + i, found.c_str());
+      return;
+    }
+    if (is_write) {
+      record_write(cell, atomicity);
+    } else {
+      record_read(cell, atomicity);
+    }
+  }
+}

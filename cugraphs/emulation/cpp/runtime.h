@@ -1,0 +1,53 @@
+// What a kernel compiled for the CPU asks of the runtime that schedules its threads.
+//
+// A `site` is "file:line" of the call in the kernel's text; messages repeat it.
+#pragma once
+#include <stddef.h>
+
+struct EmuIndex {
+  unsigned x, y, z;
+};
+
+// One operation of a warp, run once when its last lane has arrived. `lanes` is the set of lanes that
+// take part; `in` and `out` point at each lane's operand and result.
+typedef void (*EmuCollective)(unsigned lanes, const void* const* in, void* const* out);
+
+// How a collective orders the memory accesses of its lanes: only some act as __syncwarp().
+enum EmuOrdering { kEmuUnordered = 0, kEmuOrdersMemory = 1 };
+
+// The vote of a barrier: none, or a reduction of the threads' predicates.
+enum EmuVote { kEmuNoVote, kEmuCount, kEmuAnd, kEmuOr };
+
+// A __global__ function: how to call it, and its parameters as text, one "kind size pointee;" each
+// (kind: p pointer to const, m pointer to mutable, i integer, f floating, s other).
+struct EmuFunction {
+  void (*call)(void* function, void** arguments);
+  void* function;
+  const char* parameters;
+};
+
+extern "C" {
+// Constant within a thread, so the compiler may call them once.
+EmuIndex emu_thread_index(void) __attribute__((const));
+EmuIndex emu_block_index(void) __attribute__((const));
+EmuIndex emu_block_size(void) __attribute__((const));
+EmuIndex emu_grid_size(void) __attribute__((const));
+int emu_lane(void) __attribute__((const));
+
+void emu_barrier(const char* site, EmuVote vote, int predicate, int* result);
+void emu_warp(unsigned mask, const char* site, const void* in, void* out, EmuCollective collective,
+              EmuOrdering ordering);
+void emu_fence(void);
+void emu_yield(void);
+[[noreturn]] void emu_fail(const char* site, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+// Records an access that the compiler does not see: atomics, and the loads of emulated PTX.
+void emu_atomic(const void* address, int bytes, const char* site);
+void emu_access(const void* address, int bytes, bool is_write, const char* site);
+
+void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const char* site);
+void emu_copy_commit(void);
+void emu_copy_wait(int groups_left);
+void emu_wait_for_previous_kernel(void);
+}

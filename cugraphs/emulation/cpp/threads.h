@@ -1,0 +1,55 @@
+// The state of a launch that scheduler and checks share.
+#pragma once
+#include <stdint.h>
+
+#include <vector>
+
+#include "fiber.h"
+#include "runtime.h"
+
+enum class State { kReady, kAtBarrier, kInWarp, kDone };
+
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  int bytes, bytes_read;
+};
+using CopyGroup = std::vector<AsyncCopy>;
+
+struct Thread {
+  EmuIndex index;
+  int number, lane, warp;
+  State state;
+  bool waited_for_previous;  // has called griddepcontrol.wait
+  const char* site;          // of the collective that it waits in
+
+  EmuVote vote;  // at a barrier
+  int predicate;
+  int* vote_result;
+
+  unsigned mask;  // in a warp's collective
+  EmuCollective collective;
+  EmuOrdering ordering;
+  const void* in;
+  void* out;
+
+  CopyGroup open_group;
+  std::vector<CopyGroup> groups;
+  Stack stack;
+};
+
+// The thread that runs; null in the scheduler.
+extern Thread* running;
+extern uint32_t block_number;              // of this launch, from 1
+extern uint32_t barrier_epoch;             // grows at each barrier and block
+extern std::vector<uint16_t> warp_epochs;  // grow at each __syncwarp of the warp
+extern bool fenced;                        // the block has called __threadfence
+extern bool programmatic;                  // the launch may begin before the previous one ends
+extern bool failed;
+
+// Records the first failure and, in a thread, leaves it for good. `pc` is an address in the kernel's
+// code, null where `site` says it all.
+void fail(const char* site, void* pc, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+const char* file_name(const char* site);

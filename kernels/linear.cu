@@ -1,0 +1,86 @@
+// linear: out[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n] if there is a bias
+//
+// Products, sum and bias in float32; rounds to T once, at the store. A warp makes kOutputs columns of
+// kRows rows: its lanes share the sum over k, kWidth elements a load, and kWidth divides in_features.
+// So a weight is read once for kRows rows, kUnroll * kOutputs loads of it in flight in each lane.
+// blockIdx.x is the group of columns, blockIdx.y the group of rows.
+//
+// The order of a sum depends on kWidth alone, and its operations are spelled out as fmaf: a row has
+// the same bits whatever kRows, kOutputs and the rows beside it. Does not use tensor cores, does not
+// split k over warps, and reads all of the weight again for every kRows rows.
+#include "common.cuh"
+
+template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
+__global__ void __launch_bounds__(kThreads) linear(
+    T* __restrict__ out,           // [tokens, out_features]
+    const T* __restrict__ x,       // [tokens, in_features]
+    const T* __restrict__ weight,  // [out_features, in_features]
+    const T* __restrict__ bias,    // [out_features] or null
+    int tokens,
+    int in_features,
+    int out_features) {
+  using Vector = Pack<T, kWidth>;
+  constexpr int kUnroll = 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int first_output = (blockIdx.x * (kThreads / 32) + warp) * kOutputs;
+  const int first_row = blockIdx.y * kRows;
+  const int vectors = in_features / kWidth;
+  if (first_output >= out_features) return;
+
+  // Rows and columns after the last are computed as the last one, and not stored.
+  const Vector* rows[kRows];
+  const Vector* weights[kOutputs];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const long long row = min(first_row + r, tokens - 1);
+    rows[r] = reinterpret_cast<const Vector*>(x) + row * vectors;
+  }
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) {
+    const long long output = min(first_output + o, out_features - 1);
+    weights[o] = reinterpret_cast<const Vector*>(weight) + output * vectors;
+  }
+
+  float sums[kRows][kOutputs] = {};
+  for (int first = lane; first < vectors; first += 32 * kUnroll) {
+    Vector loaded[kUnroll][kOutputs];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+        if (first + 32 * u < vectors) loaded[u][o] = weights[o][first + 32 * u];
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (first + 32 * u < vectors) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const Vector values = rows[r][first + 32 * u];
+#pragma unroll
+          for (int o = 0; o < kOutputs; ++o) {
+            float dot = 0.0f;
+#pragma unroll
+            for (int k = 0; k < kWidth; ++k) {
+              dot = fmaf(to_float(values.v[k]), to_float(loaded[u][o].v[k]), dot);
+            }
+            sums[r][o] += dot;
+          }
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      float sum = lanes_sum<32>(sums[r][o]);
+      const int row = first_row + r, output = first_output + o;
+      if (lane == 0 && row < tokens && output < out_features) {
+        if (bias != nullptr) sum += to_float(bias[output]);
+        out[static_cast<long long>(row) * out_features + output] = from_float<T>(sum);
+      }
+    }
+  }
+}

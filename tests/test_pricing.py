@@ -1,0 +1,74 @@
+"""The price of a step: launches, bytes and flops by kernel, and the weights it streams."""
+
+import pytest
+
+from cugraphs.kernel import Cost
+from cugraphs.kernels import ADD, EMBEDDING, LINEAR, PAGED_DECODE_ATTENTION
+from cugraphs.pricing import price_step
+from cugraphs.program import Program
+from cugraphs.trace import Tracer
+
+VOCAB, HIDDEN = 1000, 8
+
+
+def step(*, tied: bool) -> Program:
+    """Embed, two layers of one matrix and an addition, and the head; float32."""
+    t = Tracer()
+    rows = t.dim("rows", 16)
+    table = t.weight("table", (VOCAB, HIDDEN), "float32")
+    x = t.call(EMBEDDING, t.input("token_ids", (rows,), "int32"), table)
+    for layer in range(2):
+        y = t.call(LINEAR, x, t.weight(f"w{layer}", (HIDDEN, HIDDEN), "float32"))
+        x = t.call(ADD, x, y)
+    head = table if tied else t.weight("head", (VOCAB, HIDDEN), "float32")
+    t.output(t.call(LINEAR, x, head))
+    return t.program
+
+
+def test_prices_by_kernel_in_order_of_first_launch():
+    rows = 2
+    price = price_step(step(tied=False), {"rows": rows}, context=1)
+    assert [(kernel.name, kernel.launches) for kernel in price.kernels] == [
+        ("embedding", 1),
+        ("linear", 3),
+        ("add", 2),
+    ]
+    embedding, linear, add = (kernel.cost for kernel in price.kernels)
+    assert embedding == Cost(2 * rows * HIDDEN * 4 + 4 * rows, 0)
+    layers = 2 * Cost(4 * (2 * rows * HIDDEN + HIDDEN * HIDDEN), 0).bytes_accessed
+    head = 4 * (rows * HIDDEN + VOCAB * HIDDEN + rows * VOCAB)
+    assert linear.bytes_accessed == layers + head
+    assert linear.flops == 2 * rows * (2 * HIDDEN * HIDDEN + VOCAB * HIDDEN)
+    assert add == Cost(2 * 3 * rows * HIDDEN * 4, 2 * rows * HIDDEN)
+    assert price.launches == 6
+    total = Cost(0, 0)
+    for kernel in price.kernels:
+        total += kernel.cost
+    assert price.total == total == step(tied=False).cost({"rows": rows})
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_weights_that_are_streamed(rows, tied):
+    """The embedding is gathered, and streamed only where it is the head too; each once."""
+    price = price_step(step(tied=tied), {"rows": rows}, context=1)
+    assert price.weight_bytes == 4 * (2 * HIDDEN * HIDDEN + VOCAB * HIDDEN)
+
+
+def test_the_context_prices_the_cache():
+    t = Tracer()
+    rows = t.dim("rows", 4)
+    caches = [t.state(name, (9, 1, 4, 4), "float32") for name in ("k", "v")]
+    tables = t.input("tables", (rows, 5), "int32"), t.input("lens", (rows,), "int32")
+    q = t.input("q", (rows, 8), "float32")
+    t.output(t.call(PAGED_DECODE_ATTENTION, q, *caches, *tables, scale=1.0))
+    short, long = (price_step(t.program, {"rows": 3}, context=n).total for n in (4, 12))
+    # 8 more tokens of K and V, of one head of 4 numbers; and 2 more entries of the block table
+    assert long.bytes_accessed - short.bytes_accessed == 3 * (8 * 2 * 4 * 4 + 2 * 4)
+    assert long.flops == 3 * short.flops
+    assert price_step(t.program, {"rows": 3}, context=4).weight_bytes == 0
+
+
+def test_an_empty_program_is_free():
+    price = price_step(Program("empty"), {}, context=1)
+    assert (price.launches, price.total, price.weight_bytes) == (0, Cost(0, 0), 0)
