@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import assign_buffers
-from cugraphs.executable import PlannedProgram
+from cugraphs.executable import PlannedProgram, region_name
 from cugraphs.fusion import fuse
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.program import Kind
@@ -44,10 +44,10 @@ def plan_arena(planned: Sequence[PlannedProgram]) -> Arena:
     is not larger than the largest adds no byte.
     """
     sizes: dict[str, int] = {}
-    for kind, prefix in ((Kind.INPUT, "inputs/"), (Kind.OUTPUT, "outputs/")):
+    for kind in (Kind.INPUT, Kind.OUTPUT):
         for plan in planned:
             for buffer in plan.program.of_kind(kind):
-                name = prefix + buffer.name
+                name = region_name(buffer)
                 sizes[name] = max(sizes.get(name, 0), buffer.type.nbytes)
     sizes[TEMPORARIES] = max((plan.assignment.arena_bytes for plan in planned), default=0)
     arena = Arena()

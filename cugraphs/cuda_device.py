@@ -113,6 +113,11 @@ class CudaDevice:
         """Device memory that is free now."""
         return int(self._cupy.cuda.runtime.memGetInfo()[0])
 
+    @property
+    def total_bytes(self) -> int:
+        """All of the device's memory."""
+        return int(self._cupy.cuda.runtime.memGetInfo()[1])
+
     def allocate_bytes(self, nbytes: int) -> Any:  # noqa: ANN401 - CuPy has no types
         """A uint8 array straight from the driver, without CuPy's pool. Raises MemoryError."""
         cupy = self._cupy

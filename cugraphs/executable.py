@@ -27,6 +27,11 @@ class PlannedProgram:
     assignment: BufferAssignment
 
 
+def region_name(buffer: Buffer) -> str:
+    """The arena region of an INPUT or OUTPUT buffer, the same for its name in every program."""
+    return f"{buffer.kind.value}s/{buffer.name}"
+
+
 @dataclass(frozen=True)
 class BoundProgram:
     """A program at one set of sizes.
@@ -87,23 +92,17 @@ class Executable:
             self._bindings.move_to_end(key)
             return self._bindings[key]
         arrays = dict(self._fixed)
-        inputs, outputs = {}, {}
-        for buffer in self.planned.program.of_kind(Kind.INPUT, Kind.OUTPUT, Kind.TEMP):
+        program, offsets = self.planned.program, self.planned.assignment.offsets
+        for buffer in program.of_kind(Kind.INPUT, Kind.OUTPUT):
+            arrays[buffer] = self._arena.view(region_name(buffer), buffer.type.bind(sizes))
+        for buffer in program.of_kind(Kind.TEMP):
             type_ = buffer.type.bind(sizes)
-            if buffer.kind is Kind.TEMP:
-                offset = self.planned.assignment.offsets[buffer]
-                arrays[buffer] = self._arena.view(TEMPORARIES, type_, offset)
-            elif buffer.kind is Kind.INPUT:
-                arrays[buffer] = inputs[buffer.name] = self._arena.view(
-                    f"inputs/{buffer.name}", type_
-                )
-            else:
-                arrays[buffer] = outputs[buffer.name] = self._arena.view(
-                    f"outputs/{buffer.name}", type_
-                )
+            arrays[buffer] = self._arena.view(TEMPORARIES, type_, offsets[buffer])
+        inputs = {buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.INPUT)}
+        outputs = {buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)}
         host = {name: self._device.host_array(array) for name, array in inputs.items()}
         run = self._device.bind(
-            self.planned.program,
+            program,
             arrays,
             {name: (array, host[name]) for name, array in inputs.items()},
             poison=self._poison,

@@ -187,6 +187,9 @@ class Launch:
         operands: names of the operands that are passed, in order; None passes all of them.
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the previous kernel ends (programmatic dependent launch).
+        arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
+            and TMA. Empty: any, and the CPU emulation.
+        elsewhere: what runs in its place on other architectures and in the CPU emulation.
     """
 
     function: str
@@ -196,6 +199,20 @@ class Launch:
     operands: tuple[str, ...] | None = None
     shared_bytes: int = 0
     programmatic: bool = False
+    arch: str = ""
+    elsewhere: tuple[Launch, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a launch that not every machine has an answer for."""
+        if bool(self.arch) != bool(self.elsewhere) or any(other.arch for other in self.elsewhere):
+            raise ValueError(
+                f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere)} "
+                "launches elsewhere, expected both or neither; those run on every architecture"
+            )
+
+    def on(self, arch: str) -> tuple[Launch, ...]:
+        """What runs on ``arch`` (``"sm_90"``), or in the CPU emulation where that is empty."""
+        return self.elsewhere if self.arch and self.arch.rstrip("af") != arch else (self,)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def cuda_include_folder(major: int = 13) -> Path:
     ``/usr/local/cuda``, then in the wheels of the other major.
 
     Raises:
-        FileNotFoundError: it is nowhere; the message says what to install.
+        RuntimeError: it is nowhere; the message says what to install.
     """
     toolkits = [
         f"{os.environ[name]}/include" for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)
@@ -77,7 +77,7 @@ def cuda_include_folder(major: int = 13) -> Path:
     for folder in map(Path, (*own, *toolkits, *_SYSTEM_FOLDERS, *others)):
         if all((folder / header).is_file() for header in _NEEDED_HEADERS):
             return folder
-    raise FileNotFoundError(
+    raise RuntimeError(
         "CUDA headers: cuda_fp16.h is not found in the wheels, in CUDA_PATH or in /usr/local/cuda, "
         f"expected it in one of them; {INSTALL_CUDA}"
     )

@@ -74,6 +74,8 @@ class LLM:
             ValueError, OSError: the model or an argument cannot be used; the message says why.
             MemoryError: it does not fit.
         """
+        if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
+            raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
         self.folder = find_model(model)
         self.device = _choose_device(device)
         self.dtype = _choose_dtype(dtype)

@@ -16,10 +16,20 @@ from typing import Any
 from cugraphs.build_cache import cache_folder, cache_key, write_atomically
 from cugraphs.kernel_source import INSTALL_CUDA, cuda_include_folder, include_folders, source_key
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+# Shared memory that one block may have; every kernel is compiled for all of these.
+MAX_SHARED_BYTES = {
+    "sm_80": 163 * 1024,
+    "sm_86": 99 * 1024,
+    "sm_89": 99 * 1024,
+    "sm_90": 227 * 1024,
+    "sm_100": 227 * 1024,
+    "sm_120": 99 * 1024,
+}
+ARCHITECTURES = tuple(MAX_SHARED_BYTES)
 LOWEST_NVRTC = (12, 8)  # the first that knows sm_120
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+_NAMES_FILE = "__nv_name_map"
 _ERROR = re.compile(
     r"^(?P<file>[^\n(]+)\((?P<line>\d+)\): (?:catastrophic )?error:? (?P<text>.*)$", re.M
 )
@@ -68,7 +78,7 @@ def compile_cubin(source: Path, function: str, arch: str, *, options: Sequence[s
 
     Raises:
         CompileError: the source does not compile.
-        OSError: NVRTC or CUDA's headers are not installed, or NVRTC is too old.
+        RuntimeError: NVRTC or CUDA's headers are not installed, or NVRTC is too old.
     """
     version = nvrtc_version()
     key = cache_key(source_key(source), function, arch, *_OPTIONS, *options, version)
@@ -85,18 +95,18 @@ def nvrtc_version() -> tuple[int, int]:
     """Major and minor version of the NVRTC that compiles here.
 
     Raises:
-        OSError: it is not installed, or older than :data:`LOWEST_NVRTC`.
+        RuntimeError: it is not installed, or older than :data:`LOWEST_NVRTC`.
     """
     nvrtc = _nvrtc()
     try:
         status, major, minor = nvrtc.nvrtcVersion()
     except RuntimeError as error:  # cuda-bindings raises it when libnvrtc is nowhere
-        raise OSError(
+        raise RuntimeError(
             f"nvrtc: libnvrtc is not found, expected the wheel; {INSTALL_CUDA}"
         ) from error
     _check(nvrtc, status, "nvrtcVersion")
     if (major, minor) < LOWEST_NVRTC:
-        raise OSError(
+        raise RuntimeError(
             f"nvrtc: version is {major}.{minor}, expected at least "
             f"{LOWEST_NVRTC[0]}.{LOWEST_NVRTC[1]}; {INSTALL_CUDA}"
         )
@@ -108,7 +118,7 @@ def _nvrtc() -> Any:  # noqa: ANN401  (a Cython module without types)
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise OSError(
+        raise RuntimeError(
             f"nvrtc: cuda-bindings is not installed, expected it to compile kernels; {INSTALL_CUDA}"
         ) from error
     return nvrtc
@@ -117,7 +127,7 @@ def _nvrtc() -> Any:  # noqa: ANN401  (a Cython module without types)
 def _check(nvrtc: Any, status: Any, call: str) -> None:  # noqa: ANN401
     """Refuse any status but success."""
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise OSError(f"nvrtc: {call} returned {status.name}, expected NVRTC_SUCCESS")
+        raise RuntimeError(f"nvrtc: {call} returned {status.name}, expected NVRTC_SUCCESS")
 
 
 def _compile(source: Path, function: str, arch: str, options: Sequence[str]) -> Cubin:
@@ -150,7 +160,7 @@ def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:  # noqa: ANN401
     """The result ``what`` of a program, whose size NVRTC gives first."""
     status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
     _check(nvrtc, status, f"nvrtcGet{what}Size")
-    data = b" " * size
+    data: bytes = b" " * size
     (status,) = getattr(nvrtc, f"nvrtcGet{what}")(program, data)  # fills the bytes in place
     _check(nvrtc, status, f"nvrtcGet{what}")
     return data
@@ -163,21 +173,21 @@ def _text(nvrtc: Any, program: Any, what: str) -> str:  # noqa: ANN401
 def _first_error(log: str, source: Path, function: str, arch: str) -> str:
     """``file:line: what``, from a log that writes ``file(line): error: what``."""
     match = _ERROR.search(log)
-    lines = [line for line in log.splitlines() if "error" in line] or log.splitlines() or [""]
-    where = (
-        f"{Path(match['file']).name}:{match['line']}: {match['text']}"
-        if match
-        else (f"{source.name}: {lines[0].strip()}")
-    )
+    if match is None:
+        lines = [line for line in log.splitlines() if "error" in line] or ["nvrtc: no message"]
+        where = f"{source.name}: {lines[0].strip()}"
+    elif match["file"] == _NAMES_FILE:  # NVRTC's own text, which names the function
+        where = f"{source.name}: {match['text']}"
+    else:
+        where = f"{Path(match['file']).name}:{match['line']}: {match['text']}"
     return f"{where} (compiling {function} for {arch})"
 
 
 def _with_usage(cubin: Cubin) -> Cubin:
     """The cubin with what the assembler's log says of its registers and memory."""
+    name = re.escape(cubin.lowered_name)
     own = re.search(
-        rf"Compiling entry function '{re.escape(cubin.lowered_name)}'.*?Used (\d+) registers([^\n]*)",
-        cubin.log,
-        re.S,
+        rf"Compiling entry function '{name}'.*?Used (\d+) registers([^\n]*)", cubin.log, re.DOTALL
     )
     if own is None:
         raise CompileError(f"nvrtc: the log says nothing of {cubin.lowered_name}", cubin.log)

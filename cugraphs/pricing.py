@@ -5,11 +5,12 @@ Bytes count each operand of each launch once, weights included. No device is nee
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cugraphs.kernel import Cost
-from cugraphs.program import Kind, Program
+from cugraphs.program import Buffer, Kind, Op, Program
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class StepPrice:
 
     Args:
         kernels: by kernel, in order of first launch.
-        weight_bytes: of the weights that the step streams whole; a gathered table is not among
-            them unless it is also a matrix of the step.
+        weight_bytes: of the weights that the step streams whole, each once; a gathered table is
+            not among them unless it is also a matrix of the step.
     """
 
     kernels: tuple[KernelPrice, ...]
@@ -59,6 +60,20 @@ def price_step(program: Program, sizes: Mapping[str, int], *, context: int) -> S
         cost = op.cost(sizes, context=context)
         known = prices.get(op.kernel.name, KernelPrice(op.kernel.name, 0, Cost(0, 0)))
         prices[op.kernel.name] = KernelPrice(known.name, known.launches + 1, known.cost + cost)
-        weights = [buffer for buffer in op.read if buffer.kind is Kind.WEIGHT]
-        streamed |= {w for w in weights if w.type.nbytes <= cost.bytes_accessed}
+        streamed |= _streamed_weights(op)
     return StepPrice(tuple(prices.values()), sum(w.type.nbytes for w in streamed))
+
+
+def _streamed_weights(op: Op) -> set[Buffer]:
+    """The weights that a launch reads whole.
+
+    A table from which rows are gathered has an axis that no other operand has: its rows are chosen
+    by the contents of one, so no shape tells how many of them are read.
+    """
+    pairs = list(zip(op.kernel.operands, op.operands, strict=False))
+    uses = Counter(axis for operand, _ in pairs for axis in {name for _, name, _ in operand.axes})
+    return {
+        buffer
+        for operand, buffer in pairs
+        if buffer.kind is Kind.WEIGHT and all(uses[name] > 1 for _, name, _ in operand.axes)
+    }

@@ -5,11 +5,11 @@
 #include "common.cuh"
 
 template <typename T, int kWidth, int kThreads>
-__global__ void __launch_bounds__(kThreads) add(
-    T* __restrict__ out,      // [tokens, hidden]
-    const T* __restrict__ a,  // [tokens, hidden]
-    const T* __restrict__ b,  // [tokens, hidden]
-    long long elements) {
+__global__ void __launch_bounds__(kThreads)
+    add(T* __restrict__ out,      // [tokens, hidden]
+        const T* __restrict__ a,  // [tokens, hidden]
+        const T* __restrict__ b,  // [tokens, hidden]
+        long long elements) {
   using Vector = Pack<T, kWidth>;
   const long long index = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= elements / kWidth) return;

@@ -22,16 +22,31 @@ bias); the order is that of vLLM's sampler.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet
 
 PROMPT_BIT = 1 << 30
 """Bit of a token's count that says it is in the prompt; the bits below count it in the output."""
+
+_TOKENS_PER_THREAD = 16
 
 
 @quiet
@@ -134,6 +149,22 @@ def cost(axes: Axes, dtype: str) -> Cost:
     return Cost(rows * (vocab * (DTYPES[dtype].itemsize + 4) + row_bytes), 0)
 
 
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """A block for each chunk of a row: 16 tokens a thread."""
+    vocab = axes["vocab"]
+    width = vector_width(dtype, vocab)
+    threads = block_threads(-(-vocab // _TOKENS_PER_THREAD))
+    template = f"{CUDA_TYPES[dtype]}, {width}, {threads}, {_TOKENS_PER_THREAD}"
+    return (
+        Launch(
+            function=f"adjust_logits<{template}>",
+            grid=(axes["rows"], -(-vocab // (threads * _TOKENS_PER_THREAD)), 1),
+            block=threads,
+            scalars=tuple(np.int32(axes[axis]) for axis in ("vocab", "max_bias", "max_stop_ids")),
+        ),
+    )
+
+
 def _case(
     name: str,
     vocab: int,
@@ -216,6 +247,8 @@ ADJUST_LOGITS = Kernel(
     reference=reference,
     cost=cost,
     check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         _case("neutral", 1000),
         _case("bias", 1000, biases=16),

@@ -5,10 +5,20 @@
 
 constexpr float kLowest = -3.402823466e38f;  // below every score
 
-constexpr int lanes_for(int vectors) {
+__device__ constexpr int lanes_for(int vectors) {
   int lanes = 1;
   while (lanes < vectors && lanes < 32) lanes *= 2;
   return lanes;
+}
+
+// The sum over the lanes of a warp that hold the same part of kLanes lanes, in every one of them.
+template <int kLanes>
+__device__ __forceinline__ float streams_sum(float v) {
+#pragma unroll
+  for (int offset = kLanes; offset < 32; offset *= 2) {
+    v += __shfl_xor_sync(0xffffffffu, v, offset);
+  }
+  return v;
 }
 
 // out[h, :] = softmax(scale * q[h, :] @ K.T) @ V for heads h < heads <= kHeads of one KV head, K and V

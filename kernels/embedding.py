@@ -92,5 +92,6 @@ EMBEDDING = Kernel(
         Case("dead_rows", _inputs(20, 48, [-1, 3, -1, 19, -1])),
         Case("only_dead_rows", _inputs(20, 8, [-1, -1])),
         Case("wide", _inputs(7, 4096, [6, 0, 3])),
+        Case("partial_block", _inputs(7, 2568, [6, -1, 3])),
     ),
 )

@@ -140,9 +140,14 @@ LINEAR = Kernel(
         Case("five_rows", _inputs(5, 576, 192)),
         Case("tile_and_one", _inputs(17, 128, 65)),
         Case("many_rows", _inputs(64, 256, 96)),
+        # Longer than what a warp of the GPU kernel loads at once, and not a multiple of it.
+        Case("one_row_long", _inputs(1, 2600, 5)),
+        Case("two_rows_long", _inputs(2, 2600, 9)),
+        Case("four_rows_bias", _inputs(4, 264, 17, bias=True)),
         Case("positive", _positive),
         Case("last_feature", _last_feature),
         Case("batch_invariant", _inputs(9, 100, 33), {"batch_invariant": True}),
+        Case("batch_invariant_tiles", _inputs(19, 1304, 21, bias=True), {"batch_invariant": True}),
         Case("batch_invariant_bias", _inputs(2, 64, 50, bias=True), {"batch_invariant": True}),
     ),
 )

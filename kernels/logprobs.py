@@ -15,13 +15,27 @@ Rounding: in float32 (float64 when the logits are float64), one rounding at the 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
+from .launch_shapes import vector_width
 from .precision import quiet, widen
+from .row_order import MAX_CANDIDATES, ROW_THREADS, SCRATCH_BYTES, check_vocab
 from .sample import largest
 
 
@@ -74,15 +88,16 @@ def reference(
 
 
 def check(axes: Axes, *, max_logprobs: int) -> None:
-    """The list has a column, and there is a token to ask about.
+    """The list has a column and fits in shared memory, and there is a token to ask about.
 
     Raises:
-        ValueError: max_logprobs or vocab is below 1.
+        ValueError: max_logprobs or vocab is out of range.
     """
-    if max_logprobs < 1:
-        raise ValueError(f"logprobs: max_logprobs is {max_logprobs}, expected at least 1")
-    if axes["vocab"] < 1:
-        raise ValueError(f"logprobs: axis 'vocab' is {axes['vocab']}, expected at least 1")
+    if not 1 <= max_logprobs <= MAX_CANDIDATES:
+        raise ValueError(
+            f"logprobs: max_logprobs is {max_logprobs}, expected 1 to {MAX_CANDIDATES}"
+        )
+    check_vocab("logprobs", axes["vocab"])
 
 
 def cost(axes: Axes, dtype: str, *, max_logprobs: int) -> Cost:
@@ -90,6 +105,20 @@ def cost(axes: Axes, dtype: str, *, max_logprobs: int) -> Cost:
     rows, vocab = axes["rows"], axes["vocab"]
     row_bytes = 3 * 4 + 2 * 4 + 8 * max_logprobs
     return Cost(rows * (vocab * DTYPES[dtype].itemsize + row_bytes), 4 * rows * vocab)
+
+
+def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]:
+    """One block a row."""
+    vocab = axes["vocab"]
+    return (
+        Launch(
+            function=f"logprobs<{CUDA_TYPES[dtype]}, {vector_width(dtype, vocab)}>",
+            grid=(axes["rows"], 1, 1),
+            block=ROW_THREADS,
+            scalars=(np.int32(vocab), np.int32(max_logprobs)),
+            shared_bytes=SCRATCH_BYTES,
+        ),
+    )
 
 
 def _case(
@@ -155,6 +184,8 @@ LOGPROBS = Kernel(
     reference=reference,
     cost=cost,
     check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         _case("random", 1000),
         _case("nearly_flat", 1000, scale=1e-3),

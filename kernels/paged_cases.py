@@ -77,6 +77,7 @@ def filled_cache(
     seq_lens: Sequence[int],
     shape: Heads,
     unread: float = NAN,
+    block_size: int = BLOCK_SIZE,
 ) -> tuple[Array, Array, Array]:
     """K and V of sequences in a paged cache.
 
@@ -84,12 +85,13 @@ def filled_cache(
         k_cache and v_cache ``dtype`` [num_blocks, kv_heads, block_size, head_dim], which hold
         ``unread`` where there is no token, and block_tables int32 [seqs, max_blocks].
     """
-    num_blocks, tables = scattered_blocks(rng, seq_lens)
+    num_blocks, tables = scattered_blocks(rng, seq_lens, block_size)
     caches = []
     for _ in range(2):
-        cache = np.full((num_blocks, shape.kv_heads, BLOCK_SIZE, shape.head_dim), unread, dtype)
+        cache = np.full((num_blocks, shape.kv_heads, block_size, shape.head_dim), unread, dtype)
         for table, seq_len in zip(tables, seq_lens, strict=True):
-            block, offset = np.divmod(slots_of(table, np.arange(seq_len)), BLOCK_SIZE)
+            slots = slots_of(table, np.arange(seq_len), block_size)
+            block, offset = np.divmod(slots, block_size)
             cache[block, :, offset] = normal(rng, dtype, (seq_len, shape.kv_heads, shape.head_dim))
         caches.append(cache)
     return caches[0], caches[1], tables
@@ -103,6 +105,7 @@ def decode_case(
     batch_invariant: bool = False,
     unread: float = NAN,
     q_scale: float = 1.0,
+    block_size: int = BLOCK_SIZE,
 ) -> Case:
     """A case of decode attention: one query for each sequence; length 0 is a dead row.
 
@@ -113,10 +116,11 @@ def decode_case(
         batch_invariant: the scalar of that name.
         unread: what slots without a token hold.
         q_scale: standard deviation of q.
+        block_size: of the cache.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread)
+        k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
         return q, k_cache, v_cache, tables, int32(seq_lens)
 
@@ -129,9 +133,11 @@ def prefill_case(
     chunks: Sequence[tuple[int, int]],
     *,
     padding_rows: int = 0,
+    rows_before: int = 0,
     batch_invariant: bool = False,
     unread: float = NAN,
     q_scale: float = 1.0,
+    block_size: int = BLOCK_SIZE,
 ) -> Case:
     """A case of prefill attention.
 
@@ -140,15 +146,17 @@ def prefill_case(
         shape: heads.
         chunks: ``(seq_len, rows)`` of each sequence: the rows are its last ones.
         padding_rows: rows after the last chunk.
+        rows_before: rows before the first chunk, which no sequence owns either.
         batch_invariant: the scalar of that name.
         unread: what slots without a token hold.
         q_scale: standard deviation of q.
+        block_size: of the cache.
     """
     seq_lens = [seq_len for seq_len, _ in chunks]
-    starts = np.cumsum([0, *(rows for _, rows in chunks)])
+    starts = np.cumsum([rows_before, *(rows for _, rows in chunks)])
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread)
+        k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
         q = normal(rng, dtype, (int(starts[-1]) + padding_rows, shape.q_size), q_scale)
         return q, k_cache, v_cache, tables, int32(seq_lens), int32(starts)
 

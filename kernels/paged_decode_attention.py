@@ -11,10 +11,24 @@ not depend on the rows beside it, with ``batch_invariant`` or without.
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
+from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -25,6 +39,10 @@ CHUNK_BLOCKS = 32
 # Up to this many query heads per KV head, one matrix-vector product a head beats a thin matrix
 # product in OpenBLAS (which also stalls all its threads when another process has their cores).
 MATVEC_MAX_GROUP = 8
+
+# On the GPU: query heads that one block computes for one read of K and V, bounded by registers.
+MAX_HEADS_OF_BLOCK = 8
+THREADS = 256
 
 
 @quiet
@@ -171,6 +189,39 @@ def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False)
     )
 
 
+def launches(
+    axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
+) -> tuple[Launch, ...]:
+    """One block for each row, KV head and part of its query heads."""
+    template, parts = row_template(axes, dtype)
+    return (
+        Launch(
+            function=f"paged_decode_attention<{template}>",
+            grid=(axes["rows"], axes["kv_heads"], parts),
+            block=THREADS,
+            scalars=head_scalars(axes, scale),
+        ),
+    )
+
+
+def row_template(axes: Axes, dtype: str) -> tuple[str, int]:
+    """The template arguments of ``attend_row``, and the parts that a KV head's queries make."""
+    head_dim = axes["head_dim"]
+    group = axes["q_size"] // (axes["kv_heads"] * head_dim)
+    parts = -(-group // MAX_HEADS_OF_BLOCK)
+    heads = -(-group // parts)
+    tokens = 4 if heads <= MAX_HEADS_OF_BLOCK // 2 else 2  # loads in flight, bounded by registers
+    width = vector_width(dtype, head_dim)
+    return f"{CUDA_TYPES[dtype]}, {head_dim}, {width}, {heads}, {tokens}, {THREADS}", parts
+
+
+def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
+    """kv_heads, group, block_size, max_blocks, and the scale of scores in base 2."""
+    group = axes["q_size"] // (axes["kv_heads"] * axes["head_dim"])
+    sizes = (axes["kv_heads"], group, axes["block_size"], axes["max_blocks"])
+    return (*(np.int32(size) for size in sizes), np.float32(scale * math.log2(math.e)))
+
+
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",
     operands=(
@@ -184,6 +235,8 @@ PAGED_DECODE_ATTENTION = Kernel(
     reference=reference,
     cost=cost,
     check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),
@@ -194,11 +247,20 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("mqa_16_heads", Heads(16, 1, 32), [50, 1]),
         decode_case("head_dim_8", Heads(8, 4, 8), [1, 10, 101]),
         decode_case("head_dim_80", Heads(6, 2, 80), [13, 30]),
+        decode_case("head_dim_96", Heads(3, 1, 96), [13, 30]),
+        decode_case("head_dim_256", Heads(4, 2, 256), [13, 150]),
+        decode_case("head_dim_2", Heads(4, 2, 2), [13, 30]),
+        decode_case("group_of_4", Heads(8, 2, 128), [200, 33]),
+        # More query heads to a KV head than one block computes, and not twice as many.
+        decode_case("group_of_9", Heads(18, 2, 16), [20, 3]),
+        decode_case("block_size_8", Heads(4, 2, 64), [17, 8, 3], block_size=8),
         decode_case("dead_rows", Heads(4, 2, 64), [0, 9, 0, 33, 0]),
         decode_case("only_dead_rows", Heads(4, 2, 64), [0, 0]),
         decode_case("noise_beyond", Heads(4, 2, 64), [5, 0, 18], unread=NOISE),
         decode_case("peaked", Heads(4, 2, 64), [33, 80], q_scale=20.0),
         decode_case("long", Heads(3, 1, 64), [1300, 513, 512]),
+        decode_case("long_head_dim_8", Heads(4, 2, 8), [1500, 1024, 1025, 256]),
+        decode_case("longest", Heads(2, 1, 8), [131_072]),
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
     ),
 )

@@ -13,16 +13,41 @@ decode uses, so chunking does not change its bits.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Cost, Kernel, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
+from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
-from .paged_decode_attention import attend_row, cache_units, check_heads, gather
+from .paged_decode_attention import (
+    THREADS,
+    attend_row,
+    cache_units,
+    check_heads,
+    gather,
+    head_scalars,
+    row_template,
+)
 from .precision import quiet, store, widen
 
 # Queries are tiled so that a score matrix stays near the size of a core's cache.
 SCORE_TILE_BYTES = 1 << 20
+
+# The GPU kernel's tile: so many rows (query heads of tokens) by so many keys.
+TILE_ROWS, TILE_KEYS = 32, 32
+TILE_THREADS = 128
 
 
 @quiet
@@ -132,6 +157,41 @@ def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False)
     )
 
 
+def launches(
+    axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
+) -> tuple[Launch, ...]:
+    """One block for each KV head and tile of rows, or of one token if the batch must not matter.
+
+    The grid has a tile more for each sequence, and for the tokens before and after all chunks.
+    """
+    tokens, segments = axes["tokens"], axes["seqs"] + 2
+    scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
+    if batch_invariant:
+        template, parts = row_template(axes, dtype)
+        return (
+            Launch(
+                function=f"paged_prefill_attention_rows<{template}>",
+                grid=(tokens + segments, axes["kv_heads"], parts),
+                block=THREADS,
+                scalars=scalars,
+            ),
+        )
+    kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
+    group = axes["q_size"] // (kv_heads * head_dim)
+    stride = -(-head_dim // 4) * 4 + 4
+    shared_floats = (TILE_ROWS + TILE_KEYS) * stride + TILE_ROWS * (TILE_KEYS + 4)
+    width = vector_width(dtype, head_dim)
+    return (
+        Launch(
+            function=f"paged_prefill_attention<{CUDA_TYPES[dtype]}, {head_dim}, {width}>",
+            grid=(tokens * group // TILE_ROWS + segments, kv_heads, 1),
+            block=TILE_THREADS,
+            scalars=scalars,
+            shared_bytes=4 * shared_floats,
+        ),
+    )
+
+
 PAGED_PREFILL_ATTENTION = Kernel(
     name="paged_prefill_attention",
     operands=(
@@ -146,6 +206,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
     reference=reference,
     cost=cost,
     check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         prefill_case("one_row", Heads(4, 2, 64), [(1, 1)]),
         prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),
@@ -158,14 +220,32 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("mqa", Heads(8, 1, 64), [(20, 20), (35, 3)]),
         prefill_case("head_dim_8", Heads(8, 4, 8), [(10, 10), (70, 21)]),
         prefill_case("head_dim_80", Heads(6, 2, 80), [(13, 13), (30, 4)]),
+        prefill_case("head_dim_96", Heads(3, 1, 96), [(13, 13), (30, 4)]),
+        prefill_case("head_dim_256", Heads(4, 2, 256), [(13, 13), (70, 4)]),
+        prefill_case("head_dim_2", Heads(4, 2, 2), [(13, 13), (70, 4)]),
+        prefill_case("group_of_9", Heads(18, 2, 16), [(23, 12), (9, 9)]),
+        prefill_case("block_size_8", Heads(4, 2, 64), [(17, 17), (27, 3)], block_size=8),
+        prefill_case(
+            "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 21)]
+        ),
         prefill_case("empty_chunks", Heads(4, 2, 64), [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)]),
         prefill_case("padding_rows", Heads(4, 2, 64), [(18, 5), (3, 3)], padding_rows=4),
+        prefill_case("rows_before", Heads(4, 2, 64), [(18, 5), (3, 3)], rows_before=19),
+        prefill_case("sequence_of_length_0", Heads(4, 2, 64), [(18, 5), (0, 20), (3, 3)]),
         prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),
         prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
         prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True
+        ),
+        prefill_case(
+            "batch_invariant_group_of_9",
+            Heads(18, 2, 16),
+            [(9, 0), (18, 5), (0, 2), (3, 3), (0, 0)],
+            rows_before=1,
+            padding_rows=2,
+            batch_invariant=True,
         ),
     ),
 )

@@ -50,8 +50,7 @@ __global__ void __launch_bounds__(kThreads) rope_append(
       reinterpret_cast<const Vector*>(qkv) + (token * (heads + 2 * kv_heads) + head) * 2 * half;
   Vector a = source[column], b = source[column + half];
   if (head < heads + kv_heads) {
-    const Angles* angles =
-        reinterpret_cast<const Angles*>(cos_sin) + positions[token] * 2LL * half;
+    const Angles* angles = reinterpret_cast<const Angles*>(cos_sin) + positions[token] * 2LL * half;
     const Angles cosines = angles[column], sines = angles[column + half];
     for (int k = 0; k < kWidth; ++k) {
       const float x = to_float(a.v[k]), y = to_float(b.v[k]);

@@ -160,13 +160,15 @@ def _case(
     *,
     one_sequence: bool = False,
     attention_scaling: float = 1.0,
+    block_size: int = BLOCK_SIZE,
 ) -> Case:
     """One token a position, of one sequence or of a sequence each; None is a dead row."""
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         lengths = [0 if position is None else position + 1 for position in positions]
-        num_blocks, tables = scattered_blocks(rng, [max(lengths)] if one_sequence else lengths)
-        cache = (num_blocks, shape.kv_heads, BLOCK_SIZE, shape.head_dim)
+        seq_lens = [max(lengths)] if one_sequence else lengths
+        num_blocks, tables = scattered_blocks(rng, seq_lens, block_size)
+        cache = (num_blocks, shape.kv_heads, block_size, shape.head_dim)
         k_cache, v_cache = normal(rng, dtype, cache), normal(rng, dtype, cache)
         qkv = normal(rng, dtype, (len(positions), shape.q_size + 2 * shape.kv_size))
         cos_sin = _rope_table(max(lengths) + 2, shape.head_dim, attention_scaling)
@@ -176,7 +178,8 @@ def _case(
                 qkv[row] = np.nan
                 ids[row] = 10**6
             else:
-                slots[row] = slots_of(tables[0 if one_sequence else row], ids[row])
+                table = tables[0 if one_sequence else row]
+                slots[row] = slots_of(table, ids[row], block_size)
         return k_cache, v_cache, qkv, cos_sin, int32(ids), slots
 
     return Case(name, make, {"q_size": shape.q_size})
@@ -206,6 +209,10 @@ ROPE_APPEND = Kernel(
         _case("mqa", Heads(8, 1, 64), [20, 3, 11]),
         _case("head_dim_8", Heads(8, 4, 8), [0, 9, 100]),
         _case("head_dim_80", Heads(6, 2, 80), [13, 2]),
+        _case("head_dim_2", Heads(4, 2, 2), [13, 2]),
+        # More heads than one block moves.
+        _case("wide", Heads(32, 8, 128), [3, 40, None]),
+        _case("block_size_8", Heads(4, 2, 64), [6, 7, 8, 23], block_size=8),
         _case("chunk_over_blocks", Heads(9, 3, 64), range(11, 45), one_sequence=True),
         _case("dead_rows", Heads(4, 2, 64), [None, 9, None, 33, None]),
         _case("only_dead_rows", Heads(4, 2, 64), [None, None]),

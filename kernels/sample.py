@@ -34,14 +34,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Operand
+from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
 
+from .launch_shapes import vector_width
 from .philox import USE_SAMPLE, philox4x32_10, uniform
 from .precision import quiet
+from .row_order import ROW_THREADS, SCRATCH_BYTES, check_vocab
 
 GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
@@ -229,13 +232,12 @@ def _first(weights: Array, cumulative: Array, target: float, *, side: Side) -> i
 
 
 def check(axes: Axes) -> None:
-    """There must be a token to sample, and a seed of 64 bits.
+    """There is a token to sample, and a seed of 64 bits.
 
     Raises:
-        ValueError: vocab is 0, or a seed has another number of words than 2.
+        ValueError: vocab is out of range, or a seed has another number of words than 2.
     """
-    if axes["vocab"] < 1:
-        raise ValueError(f"sample: axis 'vocab' is {axes['vocab']}, expected at least 1")
+    check_vocab("sample", axes["vocab"])
     if axes["words"] != 2:
         raise ValueError(
             f"sample: axis 'words' of seeds is {axes['words']}, expected 2: the low word of a "
@@ -248,6 +250,20 @@ def cost(axes: Axes, dtype: str) -> Cost:
     rows, vocab = axes["rows"], axes["vocab"]
     row_bytes = 3 * 4 + 4 * 4 + 8 + 2 * 4  # row inputs and token, filters, seed, index and count
     return Cost(rows * (4 * vocab + row_bytes), 4 * rows * vocab)
+
+
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """One block a row."""
+    vocab = axes["vocab"]
+    return (
+        Launch(
+            function=f"sample<{vector_width('float32', vocab)}>",
+            grid=(axes["rows"], 1, 1),
+            block=ROW_THREADS,
+            scalars=(np.int32(vocab),),
+            shared_bytes=SCRATCH_BYTES,
+        ),
+    )
 
 
 def _case(
@@ -333,6 +349,8 @@ SAMPLE = Kernel(
     reference=reference,
     cost=cost,
     check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
     cases=(
         _case("greedy", 1000, temperature=(0.0, 1.0), top_k=(0, 1)),
         _case("greedy_ties", 1000, temperature=(0.0, 1.0), top_k=(0, 1), levels=3),

@@ -99,6 +99,7 @@ SILU_AND_MUL = Kernel(
         Case("odd", _inputs(7, 33)),
         Case("one_element", _inputs(1, 1)),
         Case("wide", _inputs(2, 1536)),
+        Case("partial_block", _inputs(2, 2568)),
         Case("small_scale", _inputs(3, 96, 0.05)),
         Case("large_scale", _inputs(3, 96, 10.0)),
         Case("extreme_gates", _extreme_gates),

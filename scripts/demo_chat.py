@@ -1,3 +1,4 @@
+# ruff: noqa: E501, SIM905 - the templates and word lists read better whole
 """Writes short conversations about the stories and their world: conversation `i` of seed `s` is a function of `(s, i)`.
 
 The one who answers knows the animals of `demo_stories.py`, tells stories on request, answers questions
@@ -60,6 +61,9 @@ SELF = (
      "I am very small, [so I do not know much|so I know only a few things]. But I know many little stories."),
     ("[Do you like stories|What do you like|What is your favorite thing|What do you love|What makes you happy]?",
      "I like stories [with animals in them|that end well], and I like {treats}, too."),
+    ("[[Tell|Can you tell|Please tell] me a [joke|poem|riddle|rhyme|secret|fact][?|.|]"
+     "|Sing [|me ]a song.|Write [|me ]a [poem|song|letter|joke] about {thing}.]",
+     "I only know stories. Shall I tell you a story?"),
     ("What is your favorite [animal|pet]?", "My favorite animal is the {kind}."),
     ("What is your favorite [food|thing to eat|treat]?", "I like {treat} best of all."),
     ("What is your favorite color?", "My favorite color is {color}."),
@@ -126,6 +130,7 @@ LIVES_IN = {
     "house": "with people, in their houses", "wild": "in warm lands far away",
     "castle": "in caves and old castles",
 }  # fmt: skip
+OTHER_ANIMALS = tuple(kind for kind in stories.ALSO if kind.group != "castle")
 LEGS = {"duck": "two", "swan": "two", "goose": "two", "hen": "two", "owl": "two", "parrot": "two"}
 UNKNOWN = (
     "What is the capital of {country}?", "Where is {country}?", "How many people live in {country}?",
@@ -136,7 +141,7 @@ UNKNOWN = (
     "Translate [this|hello|good morning|the word cat] into [French|German|Spanish|Chinese|Latin].",
     "Who [wrote|painted|invented|discovered|won] {thing}?", "What is the [price|weight|size|meaning] of {thing}?",
     "When was {thing} [built|made|born|invented|found]?", "What day is it?", "What time is it?", "What is the date?",
-    "What is the weather [today|tomorrow|like]?", "Give me a [recipe|plan|list|joke|poem] for {thing}.",
+    "What is the weather [today|tomorrow|like]?", "Give me a [recipe|plan|list] for {thing}.",
     "What is the fastest [car|train|computer|GPU]?", "How do I [install|fix|use|buy|sell] {thing}?",
     "Summarize [this text|the news|this book].", "What is the news today?", "Why is {thing} so [big|slow|famous]?",
     "Who is [Einstein|Shakespeare|Napoleon|Mozart|Darwin|the king of France]?", "What is love?",
@@ -205,23 +210,29 @@ def write_fact(rng: random.Random) -> Exchange:
     if rng.random() < 0.2:
         thing, color = rng.choice(COLORED)
         return f"What color is {thing}?", f"{thing[0].upper()}{thing[1:]} is {color}."
-    kind = draw_animal(rng)
+    kind = draw_animal(rng) if rng.random() < 0.8 else rng.choice(OTHER_ANIMALS)
     home = LIVES_IN[kind.group]
     sort = "an animal from fairy tales" if kind.word == "dragon" else "an animal"
     many = kind.plural[0].upper() + kind.plural[1:]
+    eats = f" {many} like to eat {kind.food}." if kind.food else ""
     facts = [
-        (f"What do {kind.plural} [eat|like to eat|like]?", f"{many} like to eat {kind.food}."),
-        (f"What does a~ {kind.word} [eat|like to eat]?", f"A~ {kind.word} likes to eat {kind.food}."),
         (f"Where do {kind.plural} live?", f"{many} live {home}."),
         (f"Where does a~ {kind.word} live?", f"A~ {kind.word} lives {home}."),
         (f"[What is a~ {kind.word}?|Tell me about {kind.plural}.|What do you know about {kind.plural}?]",
-         f"A~ {kind.word} is {sort} that lives {home}. {many} like to eat {kind.food}."),
-        (f"Do you like {kind.plural}?", f"Yes, I like {kind.plural} very much. I know a story about a~ {kind.word}."),
+         f"A~ {kind.word} is {sort} that lives {home}.{eats}"),
+        (f"Do you like {kind.plural}?",
+         f"Yes, I like {kind.plural} very much. I know a story about a~ {kind.word}."),
         (f"What is a good name for a~ {kind.word}?",
          f"{rng.choice(stories.EITHER_NAMES)} is a good name for a~ {kind.word}."),
-        (f"How many legs does a~ {kind.word} have?",
-         f"A~ {kind.word} has {LEGS.get(kind.word, 'four')} legs."),
     ]  # fmt: skip
+    if kind.food:
+        facts += [
+            (f"What do {kind.plural} [eat|like to eat|like]?", f"{many} like to eat {kind.food}."),
+            (f"What does a~ {kind.word} [eat|like to eat]?",
+             f"A~ {kind.word} likes to eat {kind.food}."),
+            (f"How many legs does a~ {kind.word} have?",
+             f"A~ {kind.word} has {LEGS.get(kind.word, 'four')} legs."),
+        ]  # fmt: skip
     if kind.sound:
         facts.append((f"What does [the|a~] {kind.word} say?", f'The {kind.word} says, "{kind.sound.capitalize()}!"'))
         facts.append((f"What sound does a~ {kind.word} make?", f'A~ {kind.word} says, "{kind.sound.capitalize()}!"'))
@@ -233,9 +244,10 @@ def write_request(rng: random.Random) -> tuple[str, Story]:
     """Return a request for a story, with a story that has everything the request names."""
     kind = stories.draw_kind(rng)
     name = stories.draw_name(rng, kind.pronoun or rng.choice(("he", "she")))
+    trait = rng.choice(stories.TRAITS)
     article = rng.choice(("a~", "a~", "a little", "a small"))
     request = rng.choice(STORY_REQUESTS).replace("{about}", rng.choice(ABOUT))
-    choice = rng.randrange(8) if "{subject}" in request else -1
+    choice = rng.randrange(10) if "{subject}" in request else -1
     if choice == -1:
         subject, story = "", stories.write_story(rng)
     elif choice == 0:
@@ -245,11 +257,14 @@ def write_request(rng: random.Random) -> tuple[str, Story]:
         plot = next(plot for plot in stories.PLOTS if plot.name == "lost_toy")
         toy = f"{rng.choice(stories.COLORS)} {rng.choice(stories.TOYS)}"
         subject, story = f"a~ {toy}", stories.write_story(rng, plot=plot, toy=toy)
-    elif choice == 2:
+    elif choice in (2, 3):
         subject = f"{article} {kind.word} [named|called] {name}"
         story = stories.write_story(rng, kind=kind, name=name)
-    elif choice == 3:
+    elif choice == 4:
         subject, story = f"{name} the {kind.word}", stories.write_story(rng, kind=kind, name=name)
+    elif choice in (5, 6):
+        subject = f"a~ {trait} {rng.choice(('', '', 'little '))}{kind.word}"
+        story = stories.write_story(rng, kind=kind, trait=trait)
     else:
         subject, story = f"{article} {kind.word}", stories.write_story(rng, kind=kind)
     return fill(request.replace("{subject}", subject), rng), story
@@ -258,7 +273,8 @@ def write_request(rng: random.Random) -> tuple[str, Story]:
 def accept_offer(rng: random.Random, answer: str) -> tuple[str, Story] | None:
     """Return a "yes" and the story that the last answer offered, or None if it offered none."""
     if match := OFFER.search(answer):
-        kind = next((kind for kind in stories.KINDS if kind.word == match[1]), None)
+        animals = stories.KINDS + OTHER_ANIMALS
+        kind = next((kind for kind in animals if kind.word == match[1]), None)
         return fill(ACCEPT, rng), stories.write_story(rng, kind=kind)
     if answer.endswith(("hear a story?", "another one?", "another story?", "tell you a story?")):
         return fill(ACCEPT, rng), stories.write_story(rng)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, SIM905 - the templates and word lists read better whole
 """Writes short children's stories: document `i` of seed `s` is a function of `(s, i)` alone.
 
 A story is an opening, one of the plots, and an ending. Every text below is a template with two marks:
@@ -13,27 +14,38 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+Option = TypeVar("Option")
 
 MALE_NAMES = tuple(
     "Tom Ben Max Sam Leo Jack Finn Oscar Henry Theo Otto Hugo Jonah Peter Will Charlie Ned Toby "
     "Arthur Felix Ravi Omar Kofi Mateo Luca Ivan Kenji Anton Bruno Rufus Walter Milo Bob Tim "
-    "Daniel Oliver Emil Noah Adam David George Paul Victor Edgar Ali Marco".split()
+    "Daniel Oliver Emil Noah Adam David George Paul Victor Edgar Ali Marco Steve Alexander Robert "
+    "James John William Michael Thomas Mark Andrew Eric Alex Nick Simon Martin Patrick Philip "
+    "Richard Joe Dan Mike Liam Ethan Lucas Mason Logan Karl Frank Fred Harry Louis".split()
 )
 FEMALE_NAMES = tuple(
     "Lily Anna Mia Rose Emma Lucy Nora Clara Ella Ruby Ivy Daisy Sophie Molly Greta Hannah Ada "
     "Alice Tilly Maya Zara Amina Yuki Lena Elsa Freya Ines Nina Olga Penny Wanda Sara Jane Eva "
-    "Julia Martha Leila Priya Tess Violet Stella Grace Flora Dora Kate Mary".split()
+    "Julia Martha Leila Priya Tess Violet Stella Grace Flora Dora Kate Mary Sarah Laura Elizabeth "
+    "Emily Olivia Sophia Isabella Charlotte Amelia Susan Linda Anne Helen Irene Paula Heidi Ingrid "
+    "Marie Linh Carla Bella Betty Gina Peggy".split()
 )
 EITHER_NAMES = tuple(
     "Pip Hazel Bramble Clover Biscuit Pepper Sunny Button Maple Juniper Robin Sky Fern Ginger "
     "Cookie Pebble Willow Nutmeg Acorn Moss Berry Ziggy Waffle Poppy Dusty Olive Twig Muffin".split()
 )
-SYLLABLES_FIRST = tuple(
-    "Ba Bo Da Do Fa Fi Ga Ha Jo Ka Ki La Lo Ma Mo Na Ni Pa Ra Ri Sa Ta Ti Va Vo Wi Yo Za".split()
+ONSETS = (
+    "B Bl Br C Ch Cl Cr D Dr F Fl Fr G Gl Gr H J K Kr L M N P Pl Pr Qu R S Sc Sh Sk Sl Sm Sn Sp St "
+    "Str Sw T Th Tr V W Y Z".split()
 )
-SYLLABLES_LAST = tuple("bo da di ko la li lo ma mi na ni no pi ra ri ro sha ta to vi zo".split())
+VOWELS = "a e i o u a e i o u ai ea ee oo ou y".split()
+CODAS = " - - - n r l m t x ck nd rt ll sh th ng nk p d g b v".replace("-", " ").split(" ")
+LAST_LETTERS = ("", "", "y", "ie", "a", "o", "us", "ella", "er", "in")
 
 
 @dataclass(frozen=True)
@@ -91,13 +103,20 @@ KINDS = (
     Kind("prince", "princes", "castle", pronoun="he"),
     Kind("knight", "knights", "castle"),
 )
+def plural_of(word: str) -> str:
+    """Return the plural of one of the words below."""
+    if word in ("moose", "sheep"):
+        return word
+    return word[:-1] + "ies" if word.endswith("y") else word + ("es" if word[-1] in "hs" else "s")
+
+
 ALSO = tuple(
-    Kind(word, word + "s", group, pronoun=pronoun)
+    Kind(word, plural_of(word), group, pronoun=pronoun)
     for group, words, pronoun in (
         ("forest", "snail bee raccoon moose skunk bat bird chipmunk", ""),
         ("farm", "horse donkey sheep chicken cricket ladybug", ""),
         ("water", "crab snake penguin dragonfly", ""),
-        ("house", "hamster horse spider snowman", ""),
+        ("house", "hamster spider pug", ""),
         ("wild", "panda zebra giraffe crocodile kangaroo camel dinosaur koala", ""),
         ("castle", "unicorn ghost troll", ""),
         ("castle", "king wizard", "he"),
@@ -113,6 +132,15 @@ FOLK = tuple(
     )
 )
 CHILD = frozenset({"boy", "girl"})
+
+OBJECTS = tuple(
+    Kind(word, plural_of(word), "house")
+    for word in (
+        "train truck teapot toaster cloud star tree flower candle clock umbrella shoe spoon pencil "
+        "car bus rocket doll leaf stone lamp chair bicycle tractor cupcake carrot potato broom "
+        "pillow pancake button kettle snowflake".split()
+    )
+)
 
 HOMES = {
     "forest": ("a hollow tree", "a cozy den", "a warm burrow", "a little house of sticks"),
@@ -136,6 +164,13 @@ TRAITS = tuple(
     "kind brave shy curious cheerful gentle clever friendly quiet happy playful lively polite "
     "careful bright honest merry".split()
 )
+PLOT_OF_TRAIT = {
+    "kind": "sharing", "brave": "rescue", "shy": "new_friend", "curious": "noise",
+    "cheerful": "race", "gentle": "sick_friend", "clever": "building", "friendly": "storm",
+    "quiet": "lost_toy", "happy": "birthday", "playful": "quarrel", "lively": "lost_way",
+    "polite": "found", "careful": "seed", "bright": "small_hero", "honest": "honesty",
+    "merry": "greedy",
+}  # fmt: skip
 SIZES = ("little", "small", "young", "tiny")
 COLORS = ("red", "blue", "green", "yellow", "orange", "purple", "white", "golden", "silver")
 TOYS = ("ball", "kite", "boat", "bell", "scarf", "drum", "hat", "wagon", "top", "whistle", "blanket",
@@ -606,22 +641,30 @@ class Character:
     pronoun: str
 
 
-def draw_name(rng: random.Random, pronoun: str) -> str:
-    """Return a name that fits the pronoun; one in eight is made up, so that any name can be followed."""
+def draw_name(rng: random.Random, pronoun: str, made_up: float = 0.25) -> str:
+    """Return a name that fits the pronoun; the made-up share teaches to follow any name."""
     roll = rng.random()
-    if roll < 0.125:
-        first, last = rng.choice(SYLLABLES_FIRST), rng.choice(SYLLABLES_LAST)
-        name = first + (rng.choice(SYLLABLES_LAST) if rng.random() < 0.3 else "") + last
-        if first.lower() != last and name not in MALE_NAMES + FEMALE_NAMES:
+    if roll < made_up:
+        name = ""
+        for _ in range(rng.choice((1, 1, 2))):
+            name += rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
+        name = (name + rng.choice(LAST_LETTERS)).capitalize()
+        if len(name) > 2 and name not in MALE_NAMES + FEMALE_NAMES:
             return name
-    if roll < 0.3:
+    if roll < made_up + 0.12:
         return rng.choice(EITHER_NAMES)
     return rng.choice(MALE_NAMES if pronoun == "he" else FEMALE_NAMES)
 
 
 def draw_kind(rng: random.Random, group: str = "") -> Kind:
     """Return a kind, of the group if one is named; a third are ones that no question is about."""
-    kinds = rng.choice((KINDS, KINDS, ALSO + FOLK))
+    kinds = rng.choice((KINDS, KINDS, KINDS, KINDS, ALSO, ALSO, FOLK))
+    if group in ("", "house") and rng.random() < 0.05:
+        kinds = OBJECTS
+    if group == "house" and kinds is ALSO:
+        kinds = FOLK
+    if group not in ("", "house") and kinds is FOLK:
+        kinds = KINDS
     return rng.choice([kind for kind in kinds if group in ("", kind.group)])
 
 
@@ -631,9 +674,10 @@ def draw_character(rng: random.Random, kind: Kind | None = None, unlike: Charact
         near = unlike is not None and rng.random() < 0.6
         kind = draw_kind(rng, unlike.kind.group if near and unlike is not None else "")
     pronoun = kind.pronoun or rng.choice(("he", "she"))
-    name = draw_name(rng, pronoun)
+    made_up = 0.25 if unlike is None else 0.08
+    name = draw_name(rng, pronoun, made_up)
     while unlike is not None and name[0] == unlike.name[0]:
-        name = draw_name(rng, pronoun)
+        name = draw_name(rng, pronoun, made_up)
     return Character(name, kind, pronoun)
 
 
@@ -662,15 +706,19 @@ def write_story(
     name: str = "",
     plot: Plot | None = None,
     toy: str = "",
+    trait: str = "",
 ) -> Story:
-    """Return a story; a given kind, name, plot or toy (in the plots that have one) is kept, the rest drawn."""
+    """Return a story; a given kind, name, plot, toy (in the plots that have one) or trait is kept."""
     hero = draw_character(rng, kind)
     if name:
         pronoun = "he" if name in MALE_NAMES else "she" if name in FEMALE_NAMES else hero.pronoun
         hero = Character(name, hero.kind, hero.kind.pronoun or pronoun)
     friend = draw_character(rng, unlike=hero)
-    plot = plot or rng.choice(PLOTS)
-    slots = draw_slots(rng, hero, friend)
+    trait = trait or lean(rng, TRAITS, hero.kind.word)
+    if plot is None:
+        fitting = PLOT_OF_TRAIT[trait] if rng.random() < 0.4 else ""
+        plot = next((plot for plot in PLOTS if plot.name == fitting), None) or rng.choice(PLOTS)
+    slots = draw_slots(rng, hero, friend, trait)
     if toy:
         slots["toy"], slots["toyn"] = toy, toy.split()[-1]
     slots["lesson"] = expand(rng.choice(plot.lessons), slots, rng)
@@ -688,22 +736,35 @@ def write_story(
     return Story(text, plot, hero, friend, slots["trait"], slots["place"], slots["lesson"])
 
 
-def draw_slots(rng: random.Random, hero: Character, friend: Character) -> Slots:
+def lean(rng: random.Random, options: Sequence[Option], key: str) -> Option:
+    """Return one of the options, in three draws of ten the one that belongs to the key.
+
+    Without it the most likely story would be the same one for every hero; with it greedy decoding
+    has something to follow.
+    """
+    if rng.random() < 0.3:
+        return options[zlib.crc32(key.encode()) % len(options)]
+    return rng.choice(options)
+
+
+def draw_slots(rng: random.Random, hero: Character, friend: Character, trait: str) -> Slots:
     """Return every slot of a story about these two, drawn once so that the story agrees with itself."""
     slots = Slots(hero=hero.name, friend=friend.name, kind=hero.kind.word, fkind=friend.kind.word)
     slots.update(pronoun_slots(hero.pronoun, ""))
     slots.update(pronoun_slots(friend.pronoun, "f"))
-    slots["trait"], slots["ftrait"] = rng.sample(TRAITS, 2)
+    slots["trait"] = trait
+    slots["ftrait"] = rng.choice([other for other in TRAITS if other != trait])
     slots["size"] = rng.choice(SIZES)
     slots["looks"] = "{trait} little" if slots["size"] == "little" else "{size}, {trait}"
     slots["home"] = rng.choice(HOMES[hero.kind.group])
-    slots["place"] = rng.choice(PLACES[hero.kind.group])
-    slots["elder"] = rng.choice(ELDERS)
+    slots["place"] = lean(rng, PLACES[hero.kind.group], hero.kind.word)
+    slots["elder"] = lean(rng, ELDERS, hero.kind.word)
     slots["his_elder"] = "her" if slots["elder"].endswith("mother") else "his"
-    slots["hobby1"], slots["hobby2"] = rng.sample(HOBBIES, 2)
-    slots["toyn"] = rng.choice(TOYS)
-    slots["toy"] = f"{rng.choice(COLORS)} {slots['toyn']}"
-    slots["treat"], slots["treats"] = rng.choice(TREATS)
+    slots["hobby1"] = lean(rng, HOBBIES, hero.kind.word)
+    slots["hobby2"] = rng.choice([other for other in HOBBIES if other != slots["hobby1"]])
+    slots["toyn"] = lean(rng, TOYS, hero.kind.word)
+    slots["toy"] = f"{lean(rng, COLORS, hero.kind.word)} {slots['toyn']}"
+    slots["treat"], slots["treats"] = lean(rng, TREATS, hero.kind.word)
     slots["helper"], slots["helpern"] = rng.choice(
         [pair for pair in HELPERS if pair[1] not in (hero.kind.word, friend.kind.word)]
     )
@@ -716,16 +777,16 @@ def draw_slots(rng: random.Random, hero: Character, friend: Character) -> Slots:
     slots["sky"] = rng.choice(SKY[weather])
     slots["trap"], victims, slots["saving"] = rng.choice(RESCUES)
     slots["victim"] = rng.choice([word for word in victims if word != hero.kind.word])
-    slots["skill"], slots["fail1"], slots["fail2"], slots["win"] = rng.choice(SKILLS)
-    slots["noise"], slots["cause"] = rng.choice(NOISES)
-    slots["plant"], slots["grown"] = rng.choice(PLANTS)
-    slots["project"], slots["purpose"], slots["done"] = rng.choice(PROJECTS)
-    slots["guide1"], slots["guide2"] = rng.choice(GUIDES)
-    slots["breakable"] = rng.choice(BREAKABLES)
+    slots["skill"], slots["fail1"], slots["fail2"], slots["win"] = lean(rng, SKILLS, trait)
+    slots["noise"], slots["cause"] = lean(rng, NOISES, trait)
+    slots["plant"], slots["grown"] = lean(rng, PLANTS, hero.kind.word)
+    slots["project"], slots["purpose"], slots["done"] = lean(rng, PROJECTS, hero.kind.word)
+    slots["guide1"], slots["guide2"] = lean(rng, GUIDES, hero.kind.word)
+    slots["breakable"] = lean(rng, BREAKABLES, hero.kind.word)
     slots["game"] = rng.choice(GAMES)
-    slots["found"] = rng.choice(FOUND)
+    slots["found"] = lean(rng, FOUND, hero.kind.word)
     slots["gift"] = rng.choice(GIFTS)
-    slots["lure"] = rng.choice(LURES)
+    slots["lure"] = lean(rng, LURES, hero.kind.word)
     slots["fintro"] = rng.choice(introductions(friend))
     slots["fthe"] = "{his} friend {friend}" if friend.kind.word in CHILD else "{friend} the {fkind}"
     return slots

@@ -1,11 +1,14 @@
 """The one allocation: regions, views, poison, and the map it prints."""
 
+import doctest
+
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cugraphs.arena
 from cugraphs.arena import POISON, Arena, numpy_bytes
 from cugraphs.kernel import DTYPES, ArrayType
 
@@ -126,6 +129,10 @@ def test_regions_are_added_before_the_one_allocation(arena):
         ValueError, match=r"^Arena: cannot add 'd', the memory is already allocated"
     ):
         arena.add("d", 1)
+
+
+def test_the_example_of_the_docstring():
+    assert doctest.testmod(cugraphs.arena).failed == 0
 
 
 def test_an_empty_view(arena):

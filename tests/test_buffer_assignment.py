@@ -70,6 +70,14 @@ def test_a_result_that_nobody_reads_lives_at_its_op():
     assert live_ranges(t.program) == {unread: LiveRange(0, 0)}
 
 
+def test_a_buffer_that_is_written_again_lives_on():
+    program = chain(1, 1)
+    first, _ = temps(program)
+    op = program.ops[0]
+    program.ops.append(Op(MAKE, (first, op.read[0]), op.attrs, op.axes))
+    assert live_ranges(program)[first] == LiveRange(0, 3)
+
+
 def test_only_temporaries_have_live_ranges():
     t = Tracer()
     t.output(t.call(MAKE, t.input("x", (1,), "uint8"), n=4))

@@ -199,7 +199,14 @@ def test_temporaries_are_poisoned_after_their_last_use():
 
 
 def test_an_output_that_is_not_written_shows():
-    """The planted kernel says that it wrote its second result, and did not."""
+    program, (x, *_) = poisoned_chain()
+    (out,) = program.of_kind(Kind.OUTPUT)
+    forgetful = Program("forgetful", program.buffers, program.ops[:-1], program.dims)
+    bound = {x: np.ones((2, 64), np.float32)}
+    assert np.isnan(interpret(forgetful, bound, assignment=assign_buffers(program))[out]).all()
+
+
+def test_a_result_that_is_missing_is_an_error():
     lazy = Kernel("lazy", SPLIT.operands, lambda x: (x[:, :1].copy(),), free)
     t = Tracer()
     x = t.input("x", (2, 2), "float32")
@@ -279,7 +286,7 @@ def test_an_error_in_a_reference_names_the_op():
 def test_a_result_of_another_shape_or_dtype_is_not_stretched(result):
     array = np.zeros((3, 4), np.float32)
     with pytest.raises(AssertionError):
-        run_ops([BoundOp("op 0 k", lambda: (result,), (array,), (), ())])
+        run_ops([BoundOp("op 0 k", lambda: (result,), (array,), (), ())], poison=True)
 
 
 def test_every_dtype_can_be_bound():

@@ -3,7 +3,14 @@
 import pytest
 
 from cugraphs.kernel import Cost
-from cugraphs.kernels import ADD, EMBEDDING, LINEAR, PAGED_DECODE_ATTENTION
+from cugraphs.kernels import (
+    ADD,
+    EMBEDDING,
+    LINEAR,
+    PAGED_DECODE_ATTENTION,
+    RMS_NORM,
+    ROPE_APPEND,
+)
 from cugraphs.pricing import price_step
 from cugraphs.program import Program
 from cugraphs.trace import Tracer
@@ -14,7 +21,7 @@ VOCAB, HIDDEN = 1000, 8
 def step(*, tied: bool) -> Program:
     """Embed, two layers of one matrix and an addition, and the head; float32."""
     t = Tracer()
-    rows = t.dim("rows", 16)
+    rows = t.dim("rows", 4096)
     table = t.weight("table", (VOCAB, HIDDEN), "float32")
     x = t.call(EMBEDDING, t.input("token_ids", (rows,), "int32"), table)
     for layer in range(2):
@@ -47,12 +54,32 @@ def test_prices_by_kernel_in_order_of_first_launch():
     assert price.total == total == step(tied=False).cost({"rows": rows})
 
 
-@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("rows", [1, 16, 4096])  # also where more rows are gathered than exist
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_weights_that_are_streamed(rows, tied):
     """The embedding is gathered, and streamed only where it is the head too; each once."""
     price = price_step(step(tied=tied), {"rows": rows}, context=1)
     assert price.weight_bytes == 4 * (2 * HIDDEN * HIDDEN + VOCAB * HIDDEN)
+
+
+def test_the_rope_table_is_gathered():
+    t = Tracer()
+    rows = t.dim("rows", 64)
+    caches = [t.state(name, (9, 1, 4, 4), "float32") for name in ("k", "v")]
+    table = t.weight("rope", (8, 4), "float32")
+    where = t.input("positions", (rows,), "int32"), t.input("slots", (rows,), "int32")
+    qkv = t.input("qkv", (rows, 12), "float32")
+    t.output(t.call(ROPE_APPEND, *caches, qkv, table, *where, q_size=4))
+    assert price_step(t.program, {"rows": 64}, context=1).weight_bytes == 0
+
+
+def test_norms_and_biases_are_streamed():
+    t = Tracer()
+    x = t.input("x", (t.dim("rows", 64), 8), "float32")
+    x = t.call(RMS_NORM, x, t.weight("norm", (8,), "float32"), eps=1e-5)
+    weights = t.weight("w", (6, 8), "float32"), t.weight("bias", (6,), "float32")
+    t.output(t.call(LINEAR, x, *weights))
+    assert price_step(t.program, {"rows": 1}, context=1).weight_bytes == 4 * (8 + 6 * 8 + 6)
 
 
 def test_the_context_prices_the_cache():

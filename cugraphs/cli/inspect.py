@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_record(config, plan, price, arena, stored_bytes, args.batch, context)))
         return 0
-    console = Console(soft_wrap=True, highlight=False)
+    console = _Console(soft_wrap=True, highlight=False)
     console.print(_config_table(config, stored_bytes, args.dtype))
     if not args.summary:
         print(decode.program)
@@ -98,6 +98,13 @@ def run(args: argparse.Namespace) -> int:
         f"{price.weight_bytes:,} of weights, the rest K, V and activations"
     )
     return 0
+
+
+class _Console(Console):
+    """Leaves a broken pipe to the command, which ends with one exit code for it."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def _config_table(config: LlamaConfig, stored_bytes: int, dtype: str) -> Table:

@@ -31,8 +31,9 @@ struct Cells {
   size_t count = 0;
 
   explicit Cells(size_t bytes) : count(bytes) {
-    void* memory = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = mmap(
+        nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        -1, 0);
     if (memory == MAP_FAILED) __builtin_trap();
     data = static_cast<Cell*>(memory);
   }
@@ -79,12 +80,13 @@ bool in_constants(uintptr_t begin, uintptr_t end) {
 
 const char* access_name(bool is_write) { return is_write ? "write" : "read"; }
 
-void fail_out_of_bounds(uintptr_t address, size_t bytes, bool is_write, const char* site,
-                        void* pc) {
+void fail_out_of_bounds(
+    uintptr_t address, size_t bytes, bool is_write, const char* site, void* pc) {
   constexpr uintptr_t kFirstPage = 4096;
   if (address < kFirstPage) {
-    fail(site, pc, "%s of %zu bytes through a null pointer: an optional operand that was left out?",
-         access_name(is_write), bytes);
+    fail(
+        site, pc, "%s of %zu bytes through a null pointer: an optional operand that was left out?",
+        access_name(is_write), bytes);
     return;
   }
   const Region* nearest = nullptr;
@@ -97,9 +99,10 @@ void fail_out_of_bounds(uintptr_t address, size_t bytes, bool is_write, const ch
     }
   }
   if (nearest) {
-    fail(site, pc, "%s of %zu bytes out of bounds, at byte %td of %s, which has %zu",
-         access_name(is_write), bytes, static_cast<ptrdiff_t>(address - nearest->begin),
-         nearest->name.c_str(), static_cast<size_t>(nearest->end - nearest->begin));
+    fail(
+        site, pc, "%s of %zu bytes out of bounds, at byte %td of %s, which has %zu",
+        access_name(is_write), bytes, static_cast<ptrdiff_t>(address - nearest->begin),
+        nearest->name.c_str(), static_cast<size_t>(nearest->end - nearest->begin));
   } else {
     fail(site, pc, "%s of %zu bytes out of bounds", access_name(is_write), bytes);
   }
@@ -115,12 +118,15 @@ bool unordered(uint32_t epoch, uint16_t other, uint16_t warp_epoch) {
 bool read_unordered(const Cell& cell) {
   if (cell.read_epoch != barrier_epoch) return false;
   switch (cell.readers) {
-    case kNone: return false;
-    case kOne: return unordered(cell.read_epoch, cell.reader, cell.read_warp_epoch);
+    case kNone:
+      return false;
+    case kOne:
+      return unordered(cell.read_epoch, cell.reader, cell.read_warp_epoch);
     case kSeveralLanes:
       return cell.reader / 32 != running->warp ||
              cell.read_warp_epoch == warp_epochs[running->warp];
-    case kSeveralWarps: return true;
+    case kSeveralWarps:
+      return true;
   }
   return false;
 }
@@ -190,8 +196,8 @@ void clear_operands() {
   ignored.clear();
 }
 
-void add_operand(uintptr_t address, size_t bytes, bool uninitialised, bool writable,
-                 const char* name) {
+void add_operand(
+    uintptr_t address, size_t bytes, bool uninitialised, bool writable, const char* name) {
   operands.push_back(
       {address, address + bytes, false, uninitialised, writable, name, Cells(bytes)});
 }
@@ -203,7 +209,9 @@ void begin_launch() {
     for (size_t i = 0; i < region.cells.count; ++i) {
       Cell& cell = region.cells.data[i];
       if (!cell.written && cell.readers == kNone) continue;  // leaves untouched pages untouched
-      cell = Cell{.initialised = cell.initialised};
+      const bool initialised = cell.initialised;
+      cell = Cell{};
+      cell.initialised = initialised;
     }
   }
 }
@@ -233,10 +241,15 @@ void mark_in_flight(uintptr_t address, size_t bytes) {
   }
 }
 
-void check_access(uintptr_t address, size_t bytes, bool is_write, Atomicity atomicity,
-                  const char* site, void* pc) {
+void check_access(
+    uintptr_t address,
+    size_t bytes,
+    bool is_write,
+    Atomicity atomicity,
+    const char* site,
+    void* pc) {
   if (!checking || failed || !running) return;
-  const auto stack = reinterpret_cast<uintptr_t>(running->stack.memory);
+  const auto stack = reinterpret_cast<uintptr_t>(running->stack->memory);
   if (address >= stack && address + bytes <= stack + kStackBytes) return;
 
   Region* region = find(address);
@@ -248,8 +261,9 @@ void check_access(uintptr_t address, size_t bytes, bool is_write, Atomicity atom
   const size_t offset = address - region->begin;
   const char* name = region->name.c_str();
   if (address + bytes > region->end) {
-    fail(site, pc, "%s of %zu bytes at byte %zu runs past the end of %s", access_name(is_write),
-         bytes, offset, name);
+    fail(
+        site, pc, "%s of %zu bytes at byte %zu runs past the end of %s", access_name(is_write),
+        bytes, offset, name);
     return;
   }
   if (bytes == 1 && region->shared) {
@@ -262,8 +276,9 @@ void check_access(uintptr_t address, size_t bytes, bool is_write, Atomicity atom
     return;
   }
   if (programmatic && !running->waited_for_previous && !region->shared && region->writable) {
-    fail(site, pc, "%s of %s before griddepcontrol.wait: the previous kernel may still use it",
-         access_name(is_write), name);
+    fail(
+        site, pc, "%s of %s before griddepcontrol.wait: the previous kernel may still use it",
+        access_name(is_write), name);
     return;
   }
   for (size_t i = 0; i < bytes; ++i) {

@@ -9,15 +9,20 @@ extern bool checking;
 // Memory that may be accessed: an operand, or shared memory. Operands keep what they know from one
 // launch to the next, until they are cleared.
 void clear_operands();
-void add_operand(uintptr_t address, size_t bytes, bool uninitialised, bool writable,
-                 const char* name);
-void begin_launch();                                // forgets accesses of the launch before
-void add_shared(uintptr_t begin, uintptr_t end);    // for this launch
+void add_operand(
+    uintptr_t address, size_t bytes, bool uninitialised, bool writable, const char* name);
+void begin_launch();                                 // forgets accesses of the launch before
+void add_shared(uintptr_t begin, uintptr_t end);     // for this launch
 void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the kernel's library
 void ignore_shared(uintptr_t address);  // a byte of the compiler's own in shared memory
 void begin_block();                     // shared memory holds nothing
 
 enum Atomicity { kPlain, kAtomic };
-void check_access(uintptr_t address, size_t bytes, bool is_write, Atomicity atomicity,
-                  const char* site, void* pc);
+void check_access(
+    uintptr_t address,
+    size_t bytes,
+    bool is_write,
+    Atomicity atomicity,
+    const char* site,
+    void* pc);
 void mark_in_flight(uintptr_t address, size_t bytes);  // shared memory that a copy will fill

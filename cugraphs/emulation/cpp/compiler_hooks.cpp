@@ -80,9 +80,10 @@ void fail_at(const SourceLocation* location, const char* what) {
 extern "C" {
 void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uintptr_t address) {
   char text[128];
-  snprintf(text, sizeof(text), "misaligned access: the address is %zu bytes off a multiple of %zu",
-           static_cast<size_t>(address & ((uintptr_t{1} << data->log_alignment) - 1)),
-           size_t{1} << data->log_alignment);
+  snprintf(
+      text, sizeof(text), "misaligned access: the address is %zu bytes off a multiple of %zu",
+      static_cast<size_t>(address & ((uintptr_t{1} << data->log_alignment) - 1)),
+      size_t{1} << data->log_alignment);
   fail_at(&data->location, text);
 }
 

@@ -29,9 +29,9 @@ EMU_UNCHECKED inline T change(const char* site, T* address, Change changed) {
 
 }  // namespace emu
 
-#define EMU_ATOMIC(name, parameters, expression)                              \
-  template <typename T>                                                       \
-  inline T emu_##name parameters {                                            \
+#define EMU_ATOMIC(name, parameters, expression)                               \
+  template <typename T>                                                        \
+  inline T emu_##name parameters {                                             \
     return emu::change(site, address, [=](T old) -> T { return expression; }); \
   }
 #define EMU_OPERAND (const char* site, T* address, std::common_type_t<T> value)
@@ -45,10 +45,10 @@ EMU_ATOMIC(or, EMU_OPERAND, old | value)
 EMU_ATOMIC(xor, EMU_OPERAND, old ^ value)
 EMU_ATOMIC(inc, EMU_OPERAND, old >= value ? T(0) : T(old + 1))
 EMU_ATOMIC(dec, EMU_OPERAND, old == 0 || old > value ? value : T(old - 1))
-EMU_ATOMIC(cas,
-           (const char* site, T* address, std::common_type_t<T> expected,
-            std::common_type_t<T> value),
-           old == expected ? value : old)
+EMU_ATOMIC(
+    cas,
+    (const char* site, T* address, std::common_type_t<T> expected, std::common_type_t<T> value),
+    old == expected ? value : old)
 #undef EMU_OPERAND
 #undef EMU_ATOMIC
 #define atomicAdd(...) emu_add(EMU_SITE, __VA_ARGS__)
@@ -120,24 +120,71 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   return result;
 }
 inline int __dp4a(int a, int b, int sum) {
-  for (int i = 0; i < 4; ++i) sum += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
+  for (int i = 0; i < 4; ++i)
+    sum += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
   return sum;
 }
 
 template <typename T>
-inline T __ldg(const T* address) { return *address; }
+inline T __ldg(const T* address) {
+  return *address;
+}
 template <typename T>
-inline T __ldcs(const T* address) { return *address; }
+inline T __ldcs(const T* address) {
+  return *address;
+}
 template <typename T>
-inline T __ldcg(const T* address) { return *address; }
+inline T __ldcg(const T* address) {
+  return *address;
+}
 template <typename T>
-inline T __ldca(const T* address) { return *address; }
+inline T __ldca(const T* address) {
+  return *address;
+}
 template <typename T>
-inline void __stcs(T* address, T value) { *address = value; }
+inline void __stcs(T* address, T value) {
+  *address = value;
+}
 template <typename T>
-inline void __stcg(T* address, T value) { *address = value; }
+inline void __stcg(T* address, T value) {
+  *address = value;
+}
 
 template <typename A, typename B>
-inline std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+inline std::common_type_t<A, B> min(A a, B b) {
+  return b < a ? b : a;
+}
 template <typename A, typename B>
-inline std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
+inline std::common_type_t<A, B> max(A a, B b) {
+  return a < b ? b : a;
+}
+
+// NVIDIA's headers have no host version of these: in float, rounded once.
+#define EMU_HALF_FUNCTION(name, expression)                                                      \
+  inline __half name(__half h) {                                                                 \
+    const float x = __half2float(h);                                                             \
+    return __float2half_rn(expression);                                                          \
+  }                                                                                              \
+  inline __nv_bfloat16 name(__nv_bfloat16 h) {                                                   \
+    const float x = __bfloat162float(h);                                                         \
+    return __float2bfloat16_rn(expression);                                                      \
+  }
+EMU_HALF_FUNCTION(hexp, expf(x))
+EMU_HALF_FUNCTION(hexp2, exp2f(x))
+EMU_HALF_FUNCTION(hlog, logf(x))
+EMU_HALF_FUNCTION(hsqrt, sqrtf(x))
+EMU_HALF_FUNCTION(hrsqrt, 1.0f / sqrtf(x))
+EMU_HALF_FUNCTION(hrcp, 1.0f / x)
+#undef EMU_HALF_FUNCTION
+inline __half __hfma(__half a, __half b, __half c) {
+  return __float2half_rn(fmaf(__half2float(a), __half2float(b), __half2float(c)));
+}
+inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+  return __float2bfloat16_rn(fmaf(__bfloat162float(a), __bfloat162float(b), __bfloat162float(c)));
+}
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
+  return __half2(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));
+}
+inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
+  return __nv_bfloat162(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));
+}

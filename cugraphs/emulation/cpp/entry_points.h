@@ -26,8 +26,8 @@ constexpr char kind() {
 template <typename... P>
 struct Signature {
   template <size_t... kIndex>
-  EMU_UNCHECKED static void pass(void (*function)(P...), void** arguments,
-                                 std::index_sequence<kIndex...>) {
+  EMU_UNCHECKED static void pass(
+      void (*function)(P...), void** arguments, std::index_sequence<kIndex...>) {
     function(*static_cast<std::decay_t<P>*>(arguments[kIndex])...);
   }
   EMU_UNCHECKED static void call(void* function, void** arguments) {
@@ -36,8 +36,9 @@ struct Signature {
   EMU_UNCHECKED static const char* parameters() {
     static char text[16 * sizeof...(P) + 1];
     char* end = text;
-    ((end += snprintf(end, 16, "%c %d %d;", kind<std::decay_t<P>>(), int(sizeof(P)),
-                      pointee_bytes<std::decay_t<P>>())),
+    ((end += snprintf(
+          end, 16, "%c %d %d;", kind<std::decay_t<P>>(), int(sizeof(P)),
+          pointee_bytes<std::decay_t<P>>())),
      ...);
     return text;
   }
@@ -48,8 +49,8 @@ Signature<P...> signature(void (*)(P...));
 
 }  // namespace emu
 
-#define EMU_EXPORT(symbol, ...)                                                       \
-  extern "C" EmuFunction symbol() {                                                   \
-    using Signature = decltype(emu::signature(__VA_ARGS__));                          \
+#define EMU_EXPORT(symbol, ...)                                                              \
+  extern "C" EmuFunction symbol() {                                                          \
+    using Signature = decltype(emu::signature(__VA_ARGS__));                                 \
     return {Signature::call, reinterpret_cast<void*>(__VA_ARGS__), Signature::parameters()}; \
   }

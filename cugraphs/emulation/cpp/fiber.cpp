@@ -8,8 +8,9 @@ constexpr size_t kGuardBytes = 4096;
 
 void allocate(Stack* stack) {
   if (stack->memory) return;
-  void* memory = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(
+      nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) __builtin_trap();
   mprotect(memory, kGuardBytes, PROT_NONE);
   stack->memory = static_cast<char*>(memory) + kGuardBytes;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "checks.h"
@@ -32,6 +33,7 @@ constexpr long kMostSpins = 20'000'000;
 enum class Order { kForward, kReverse, kRandom };
 
 std::vector<Thread> threads;
+std::vector<std::unique_ptr<Stack>> stacks;  // of the largest block so far
 EmuIndex block_index, block_size, grid_size;
 EmuFunction kernel;
 void** kernel_arguments;
@@ -60,7 +62,7 @@ void permute(std::vector<int>* turns, int count) {
 
 void block_thread(State state) {
   running->state = state;
-  leave(&running->stack);
+  leave(running->stack);
 }
 
 // Lanes of the warp that exist: the last warp of a block may be partial.
@@ -79,9 +81,10 @@ void try_collective(const Thread& first) {
     if (!(first.mask >> lane & 1) || thread.state == State::kDone) continue;
     if (thread.state != State::kInWarp || thread.mask != first.mask) return;
     if (!same_site(thread.site, first.site)) {
-      fail(first.site, nullptr,
-           "lanes of warp %d meet in one collective from different places, also %s", first.warp,
-           file_name(thread.site));
+      fail(
+          first.site, nullptr,
+          "lanes of warp %d meet in one collective from different places, also %s", first.warp,
+          file_name(thread.site));
       return;
     }
     arrived |= 1u << lane;
@@ -116,9 +119,10 @@ bool try_barrier() {
     if (thread.state == State::kDone) continue;
     if (thread.state != State::kAtBarrier) return false;
     if (first && !same_site(first->site, thread.site)) {
-      fail(first->site, nullptr,
-           "threads of a block meet at different barriers: thread %d here, thread %d at %s",
-           first->number, thread.number, file_name(thread.site));
+      fail(
+          first->site, nullptr,
+          "threads of a block meet at different barriers: thread %d here, thread %d at %s",
+          first->number, thread.number, file_name(thread.site));
       return false;
     }
     if (!first) first = &thread;
@@ -129,10 +133,17 @@ bool try_barrier() {
   for (Thread& thread : threads) {
     if (thread.state != State::kAtBarrier) continue;
     switch (thread.vote) {
-      case kEmuNoVote: break;
-      case kEmuCount: *thread.vote_result = votes; break;
-      case kEmuAnd: *thread.vote_result = votes == arrived; break;
-      case kEmuOr: *thread.vote_result = votes > 0; break;
+      case kEmuNoVote:
+        break;
+      case kEmuCount:
+        *thread.vote_result = votes;
+        break;
+      case kEmuAnd:
+        *thread.vote_result = votes == arrived;
+        break;
+      case kEmuOr:
+        *thread.vote_result = votes > 0;
+        break;
     }
     thread.state = State::kReady;
   }
@@ -154,12 +165,13 @@ void fail_deadlock() {
   }
   char other[256] = "";
   if (shown == 2) {
-    snprintf(other, sizeof(other), ", thread %d at %s", waiting[1]->number,
-             file_name(waiting[1]->site));
+    snprintf(
+        other, sizeof(other), ", thread %d at %s", waiting[1]->number, file_name(waiting[1]->site));
   }
-  fail(waiting[0]->site, nullptr,
-       "deadlock: thread %d waits here for threads that never come%s; %ld of %zu have returned",
-       waiting[0]->number, other, returned, threads.size());
+  fail(
+      waiting[0]->site, nullptr,
+      "deadlock: thread %d waits here for threads that never come%s; %ld of %zu have returned",
+      waiting[0]->number, other, returned, threads.size());
 }
 
 void complete(const AsyncCopy& copy) {
@@ -189,7 +201,7 @@ bool run_warp(int warp, std::vector<int>* turns) {
       if (thread.state != State::kReady) continue;
       ran = any = true;
       running = &thread;
-      enter(&thread.stack);
+      enter(thread.stack);
       running = nullptr;
       if (!failed && thread.state == State::kDone) try_collectives_of(warp);
       if (failed) return false;
@@ -206,7 +218,7 @@ void run_block() {
     thread.waited_for_previous = false;
     thread.groups.clear();
     thread.open_group.clear();
-    prepare(&thread.stack, thread_body);
+    prepare(thread.stack, thread_body);
   }
   for (;;) {
     bool progress = false;
@@ -244,7 +256,8 @@ int visit_library(dl_phdr_info* info, size_t, void* data) {
   if (!is_it) return 0;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& header = info->dlpi_phdr[i];
-    if (header.p_type == PT_LOAD) add_constants(begin_of(header), begin_of(header) + header.p_memsz);
+    if (header.p_type == PT_LOAD)
+      add_constants(begin_of(header), begin_of(header) + header.p_memsz);
     if (header.p_type == PT_TLS && info->dlpi_tls_data) {
       library->shared_begin = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
       library->shared_end = library->shared_begin + header.p_memsz;
@@ -264,8 +277,9 @@ void fail(const char* site, void* pc, const char* format, ...) {
   if (!failed) {
     int length = 0;
     if (running) {
-      length = snprintf(failure, sizeof(failure), "block (%u, %u, %u), thread %d: ", block_index.x,
-                        block_index.y, block_index.z, running->number);
+      length = snprintf(
+          failure, sizeof(failure), "block (%u, %u, %u), thread %d: ", block_index.x, block_index.y,
+          block_index.z, running->number);
     }
     va_list arguments;
     va_start(arguments, format);
@@ -275,7 +289,7 @@ void fail(const char* site, void* pc, const char* format, ...) {
     failure_pc = site ? nullptr : pc;
     failed = true;
   }
-  if (running) leave(&running->stack);  // it is never entered again
+  if (running) leave(running->stack);  // it is never entered again
 }
 
 extern "C" {
@@ -307,12 +321,17 @@ void emu_barrier(const char* site, EmuVote vote, int predicate, int* result) {
   block_thread(State::kAtBarrier);
 }
 
-void emu_warp(unsigned mask, const char* site, const void* in, void* out, EmuCollective collective,
-              EmuOrdering ordering) {
+void emu_warp(
+    unsigned mask,
+    const char* site,
+    const void* in,
+    void* out,
+    EmuCollective collective,
+    EmuOrdering ordering) {
   Thread* self = running;
   if (!(mask >> self->lane & 1)) {
-    emu_fail(site, "the mask %08x of a warp's collective lacks the calling lane %d", mask,
-             self->lane);
+    emu_fail(
+        site, "the mask %08x of a warp's collective lacks the calling lane %d", mask, self->lane);
   }
   self->site = site;
   self->mask = mask;
@@ -323,7 +342,7 @@ void emu_warp(unsigned mask, const char* site, const void* in, void* out, EmuCol
   self->state = State::kInWarp;
   try_collective(*self);
   if (self->state == State::kReady) return;  // the last to arrive goes on at once
-  leave(&self->stack);
+  leave(self->stack);
 }
 
 void emu_access(const void* address, int bytes, bool is_write, const char* site) {
@@ -379,8 +398,8 @@ void emu_set_order(int chosen, unsigned long long seed) {
 
 void emu_clear_operands() { clear_operands(); }
 
-void emu_add_operand(uintptr_t address, size_t bytes, int uninitialised, int writable,
-                     const char* name) {
+void emu_add_operand(
+    uintptr_t address, size_t bytes, int uninitialised, int writable, const char* name) {
   add_operand(address, bytes, uninitialised, writable, name);
 }
 
@@ -392,16 +411,23 @@ uintptr_t emu_failure_offset() {
   Dl_info info;
   if (!failure_pc || !dladdr(failure_pc, &info)) return 0;
   // The address is where the call returns to; one byte before is still the call.
-  return static_cast<uintptr_t>(static_cast<char*>(failure_pc) -
-                                static_cast<char*>(info.dli_fbase) - 1);
+  return static_cast<uintptr_t>(
+      static_cast<char*>(failure_pc) - static_cast<char*>(info.dli_fbase) - 1);
 }
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
 // that name, `guards` are offsets of the compiler's own bytes in its thread-local storage.
-int emu_launch(EmuFunction (*function)(), unsigned char* (*dynamic_shared)(unsigned*),
-               void** arguments, const unsigned* grid, unsigned block_threads,
-               unsigned shared_bytes, int checked, int is_programmatic, const size_t* guards,
-               int num_guards) {
+int emu_launch(
+    EmuFunction (*function)(),
+    unsigned char* (*dynamic_shared)(unsigned*),
+    void** arguments,
+    const unsigned* grid,
+    unsigned block_threads,
+    unsigned shared_bytes,
+    int checked,
+    int is_programmatic,
+    const size_t* guards,
+    int num_guards) {
   running = nullptr;
   failed = false;
   failure[0] = failure_site[0] = 0;
@@ -426,13 +452,14 @@ int emu_launch(EmuFunction (*function)(), unsigned char* (*dynamic_shared)(unsig
     for (int i = 0; i < num_guards; ++i) ignore_shared(library.shared_begin + guards[i]);
   }
 
-  threads.resize(std::max<size_t>(threads.size(), block_threads));
   threads.resize(block_threads);
+  while (stacks.size() < block_threads) stacks.push_back(std::make_unique<Stack>());
   warp_epochs.assign((block_threads + kWarp - 1) / kWarp, 1);
   barrier_epoch = 1;
   for (unsigned i = 0; i < block_threads; ++i) {
     threads[i].index = {i, 0, 0};
     threads[i].number = static_cast<int>(i);
+    threads[i].stack = stacks[i].get();
     threads[i].lane = static_cast<int>(i) % kWarp;
     threads[i].warp = static_cast<int>(i) / kWarp;
   }
@@ -443,7 +470,8 @@ int emu_launch(EmuFunction (*function)(), unsigned char* (*dynamic_shared)(unsig
     block_index = {number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]};
     block_number = number + 1;
     for (const auto& range : ranges) {
-      if (range[1] > range[0]) memset(reinterpret_cast<void*>(range[0]), kPoison, range[1] - range[0]);
+      if (range[1] > range[0])
+        memset(reinterpret_cast<void*>(range[0]), kPoison, range[1] - range[0]);
     }
     if (checked) begin_block();
     ++barrier_epoch;

@@ -35,8 +35,13 @@ EmuIndex emu_grid_size(void) __attribute__((const));
 int emu_lane(void) __attribute__((const));
 
 void emu_barrier(const char* site, EmuVote vote, int predicate, int* result);
-void emu_warp(unsigned mask, const char* site, const void* in, void* out, EmuCollective collective,
-              EmuOrdering ordering);
+void emu_warp(
+    unsigned mask,
+    const char* site,
+    const void* in,
+    void* out,
+    EmuCollective collective,
+    EmuOrdering ordering);
 void emu_fence(void);
 void emu_yield(void);
 [[noreturn]] void emu_fail(const char* site, const char* format, ...)

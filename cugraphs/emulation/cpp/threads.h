@@ -35,7 +35,7 @@ struct Thread {
 
   CopyGroup open_group;
   std::vector<CopyGroup> groups;
-  Stack stack;
+  Stack* stack;
 };
 
 // The thread that runs; null in the scheduler.

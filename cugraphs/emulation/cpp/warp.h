@@ -24,10 +24,17 @@ EMU_UNCHECKED inline int source_lane(Shuffle shuffle, int lane, int source, int 
   const int first = lane & ~(width - 1), end = first + width;
   int from = lane;
   switch (shuffle) {
-    case Shuffle::kIndex: return first + (source & (width - 1));
-    case Shuffle::kUp: from = lane - source; break;
-    case Shuffle::kDown: from = lane + source; break;
-    case Shuffle::kXor: from = lane ^ source; break;
+    case Shuffle::kIndex:
+      return first + (source & (width - 1));
+    case Shuffle::kUp:
+      from = lane - source;
+      break;
+    case Shuffle::kDown:
+      from = lane + source;
+      break;
+    case Shuffle::kXor:
+      from = lane ^ source;
+      break;
   }
   // A xor may reach a lower segment, as on the device.
   if (from >= end || (from < first && shuffle != Shuffle::kXor)) return lane;
@@ -109,15 +116,21 @@ inline unsigned match_any(const char* site, unsigned mask, T value) {
 
 struct Sum {
   template <typename T>
-  static T of(T a, T b) { return a + b; }
+  static T of(T a, T b) {
+    return a + b;
+  }
 };
 struct Least {
   template <typename T>
-  static T of(T a, T b) { return b < a ? b : a; }
+  static T of(T a, T b) {
+    return b < a ? b : a;
+  }
 };
 struct Greatest {
   template <typename T>
-  static T of(T a, T b) { return a < b ? b : a; }
+  static T of(T a, T b) {
+    return a < b ? b : a;
+  }
 };
 
 template <typename Operation, typename T>

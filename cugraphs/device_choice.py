@@ -1,0 +1,121 @@
+"""Which device, which dtype, and how many KV blocks: what ``LLM`` decides where it is not told.
+
+Every choice is logged with its reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from cugraphs.cuda_device import CudaDevice, CudaUnavailable, check_cuda
+from cugraphs.device import CpuDevice, Device
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.models.llama_config import LlamaConfig
+
+BLOCK_SIZE = 16  # tokens in a KV block
+CPU_KV_SHARE = 0.25  # of the machine's memory, for the KV pool unless num_kv_blocks is given
+GPU_MEMORY_UTILIZATION = 0.9  # of the device's memory, for everything
+GPU_RESERVE_BYTES = 2 << 30  # of it for the arena, cubins and cuBLASLt; the planning is coarse yet
+_DTYPES = ("auto", "float32", "float16", "bfloat16")
+_log = logging.getLogger("cugraphs")
+
+
+def choose_device(device: str) -> Device:
+    """The device called ``device``; "auto" takes a GPU if one can be used, and says why not.
+
+    Raises:
+        ValueError: another name.
+        CudaUnavailable: "cuda" is asked for and cannot be used.
+    """
+    _log_to_stderr()
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"LLM: device is {device!r}, expected 'auto', 'cpu' or 'cuda'")
+    if device == "cpu":
+        return CpuDevice()
+    if device == "cuda":
+        return CudaDevice()
+    try:
+        name = check_cuda()
+    except CudaUnavailable as error:
+        _log.info("device cpu: %s", str(error).removeprefix("cuda: "))
+        return CpuDevice()
+    _log.info("device cuda: %s", name)
+    return CudaDevice()
+
+
+def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:
+    """The dtype to compute in: the checkpoint's own on a GPU, float32 on the CPU.
+
+    Raises:
+        ValueError: a dtype that is not known.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"LLM: dtype is {dtype!r}, expected one of {', '.join(_DTYPES)}")
+    if device.shares_host_memory:
+        note = "" if dtype in ("auto", "float32") else f", not in {dtype}"
+        _log.info("dtype float32: the CPU computes in float32%s", note)
+        return "float32"
+    chosen = checkpoint_dtype if dtype == "auto" else dtype
+    _log.info("dtype %s%s", chosen, ": the checkpoint's own" if dtype == "auto" else "")
+    return chosen
+
+
+def plan_kv_cache(
+    config: LlamaConfig,
+    dtype: str,
+    max_model_len: int,
+    max_num_seqs: int,
+    num_kv_blocks: int | None,
+    available_bytes: int,
+) -> KVCacheShape:
+    """The shape of the KV cache.
+
+    Without ``num_kv_blocks``: what all sequences can use at their full length, or what fits in
+    ``available_bytes`` if that is less, but always one sequence and the scratch block.
+
+    Raises:
+        ValueError: ``num_kv_blocks`` is too small for one sequence of ``max_model_len``.
+    """
+    per_sequence = -(-max_model_len // BLOCK_SIZE)
+
+    def shape(num_blocks: int) -> KVCacheShape:
+        return KVCacheShape(
+            num_layers=config.num_hidden_layers,
+            num_blocks=num_blocks,
+            num_kv_heads=config.num_key_value_heads,
+            block_size=BLOCK_SIZE,
+            head_dim=config.head_dim,
+            dtype=dtype,
+            max_model_len=max_model_len,
+        )
+
+    if num_kv_blocks is None:
+        affordable = available_bytes // shape(1).bytes_per_block
+        num_kv_blocks = 1 + max(per_sequence, min(per_sequence * max_num_seqs, affordable))
+    elif not isinstance(num_kv_blocks, int) or num_kv_blocks < per_sequence + 1:
+        raise ValueError(
+            f"LLM: num_kv_blocks is {num_kv_blocks!r}, expected at least {per_sequence + 1}: "
+            f"{per_sequence} for max_model_len {max_model_len} and the scratch block; "
+            "raise it or lower max_model_len"
+        )
+    return shape(num_kv_blocks)
+
+
+def kv_bytes_available(device: Device, config: LlamaConfig, dtype: str) -> int:
+    """Bytes that the KV pool may take on ``device`` before anything else is loaded."""
+    if not isinstance(device, CudaDevice):
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * CPU_KV_SHARE)
+    weight_bytes = config.num_parameters * (4 if dtype == "float32" else 2)
+    free_bytes = device.free_bytes - int(device.total_bytes * (1 - GPU_MEMORY_UTILIZATION))
+    return max(free_bytes - weight_bytes - GPU_RESERVE_BYTES, 0)
+
+
+def _log_to_stderr() -> None:
+    """Show the package's notices on stderr unless the program has set up logging itself."""
+    if not _log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("cugraphs: %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)

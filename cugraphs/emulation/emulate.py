@@ -1,0 +1,163 @@
+"""Run a kernel's launches on the CPU, from its declaration: the unchanged ``.cu`` text.
+
+It proves indexing, masking, barriers and rounding; not inline assembly, the memory model or speed.
+Knows declarations and guarded arrays; how a source is built and run is `library`'s and `build`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cugraphs.emulation.library import ORDERS, Buffer, Library
+from cugraphs.guarded_array import GuardedArray
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    ArrayType,
+    Kernel,
+    Launch,
+    MatrixProduct,
+    Operand,
+)
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def emulate(
+    kernel: Kernel,
+    arrays: Sequence[Array],
+    attrs: Mapping[str, Any],
+    *,
+    checked: bool = False,
+    order: str = "forward",
+    seed: int = 0,
+) -> tuple[Array, ...]:
+    """What ``kernel.reference(*arrays, **attrs)`` returns, computed by the kernel's CUDA source.
+
+    Args:
+        kernel: a declaration with ``source`` and ``launches``.
+        arrays: the UPDATE operands, which are modified in place, then the READ ones; an optional
+            one that is left out is a null pointer.
+        attrs: the scalars.
+        checked: report races, accesses out of bounds or misaligned, and uninitialised reads.
+        order: in which warps, lanes and blocks take turns: forward, reverse or random.
+        seed: of the random order.
+
+    Returns:
+        The WRITE operands.
+
+    Raises:
+        AssertionError: the kernel does what it must not; the message begins with file and line
+            where they are known.
+        ValueError: the source does not compile, or there is none.
+        RuntimeError: g++ or CUDA's headers are not installed.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"emulate: order is {order!r}, expected one of {', '.join(ORDERS)}")
+    produced, launches = bind_launches(kernel, arrays, attrs)
+    outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
+    pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
+    memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
+    buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
+    library = _library_for(kernel, emulated(launches), checked)
+    if library is not None:
+        library.register(list(buffers.values()))
+    for launch in launches:
+        if isinstance(launch, MatrixProduct):
+            _matrix_product({name: guarded.array for name, guarded in memory.items()})
+            continue
+        for part in launch.on(""):
+            assert library is not None
+            names = part.operands if part.operands is not None else tuple(buffers)
+            library.launch(
+                part.function,
+                part.grid,
+                part.block,
+                [*(buffers[name] for name in names), *part.scalars],
+                shared_bytes=part.shared_bytes,
+                order=order,
+                seed=seed,
+                programmatic=part.programmatic,
+            )
+    for operand, array in pairs:
+        memory[operand.name].check(kernel.name)
+        if operand.access is not Access.READ:
+            array[...] = memory[operand.name].array
+    return tuple(outputs)
+
+
+def bind_launches(
+    kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, Any]
+) -> tuple[list[ArrayType], tuple[Launch | MatrixProduct, ...]]:
+    """The types of the WRITE operands, and what runs for these arrays; nothing where one is empty.
+
+    Raises:
+        ValueError: the kernel has no CUDA source, or shapes disagree.
+    """
+    if kernel.source is None or kernel.launches is None:
+        raise ValueError(
+            f"{kernel.name}: source or launches is None, expected both; this kernel runs through "
+            "its reference only"
+        )
+    types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
+    produced, axes = kernel.infer(types, attrs)
+    if not all(axes.values()):
+        return produced, ()
+    return produced, kernel.launches(axes, kernel.dtype_of([*produced, *types]), **attrs)
+
+
+@cache
+def functions_of_cases(kernel: Kernel) -> tuple[str, ...]:
+    """Every function that the kernel's cases launch in the emulation, in any dtype, each once."""
+    found: dict[str, None] = {}
+    for case in kernel.cases:
+        for dtype in CUDA_TYPES:
+            arrays = case.make(np.random.default_rng(0), DTYPES[dtype])
+            _, launches = bind_launches(kernel, arrays, case.attrs)
+            found.update((launch.function, None) for launch in emulated(launches))
+    return tuple(found)
+
+
+def emulated(launches: Iterable[Launch | MatrixProduct]) -> list[Launch]:
+    """The launches that run functions of the kernel's source on the CPU."""
+    return [part for each in launches if isinstance(each, Launch) for part in each.on("")]
+
+
+def _library_for(kernel: Kernel, launches: Sequence[Launch], checked: bool) -> Library | None:
+    """The library of all the kernel's cases, or one of its own for a shape that is no case."""
+    if not launches:
+        return None
+    assert kernel.source is not None
+    functions, wanted = functions_of_cases(kernel), {launch.function for launch in launches}
+    if not wanted <= set(functions):
+        functions = tuple(sorted(wanted))
+    return _library(kernel.source, functions, checked)
+
+
+@cache
+def _library(source: Path, functions: tuple[str, ...], checked: bool) -> Library:
+    return Library(source, functions, checked=checked)
+
+
+def _buffer(operand: Operand, guarded: GuardedArray | None) -> Buffer:
+    """The operand as a launch sees it; a null pointer where it was left out."""
+    writable, fresh = operand.access is not Access.READ, operand.access is Access.WRITE
+    if guarded is None:
+        return Buffer(operand.name, 0, 0, 0, writable, fresh)
+    array = guarded.array
+    return Buffer(operand.name, array.ctypes.data, array.nbytes, array.itemsize, writable, fresh)
+
+
+def _matrix_product(arrays: Mapping[str, Array]) -> None:
+    """``out = x @ weight.T (+ bias)``, which cuBLASLt computes on the GPU."""
+    product = arrays["x"].astype(np.float32) @ arrays["weight"].astype(np.float32).T
+    if "bias" in arrays:
+        product += arrays["bias"].astype(np.float32)
+    arrays["out"][...] = product

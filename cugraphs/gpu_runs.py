@@ -1,0 +1,137 @@
+"""Run a kernel's launches on the GPU from host arrays: eager, captured, replayed.
+
+The GPU's counterpart of ``emulation.emulate``, for proving kernels: every call copies its operands
+there and back. CuPy is imported only when a run is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from cugraphs.cuda_device import CudaDevice, check_cuda
+from cugraphs.guarded_array import GUARD_BYTES, GuardedArray
+from cugraphs.kernel import DTYPES, Access, Array, ArrayType, Kernel
+from cugraphs.launch import Prepared, prepare
+
+HOW = ("eager", "captured")
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def gpu_runs() -> list[tuple[str, Callable[..., tuple[Array, ...]]]]:
+    """Each way of running a kernel on this machine's GPU: its name, and the call.
+
+    Raises:
+        RuntimeError: there is no GPU that can be used; one line that says why.
+    """
+    check_cuda()
+    return [(how, partial(run_on_gpu, how=how)) for how in HOW]
+
+
+def run_on_gpu(
+    kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, Any], *, how: str = "eager"
+) -> tuple[Array, ...]:
+    """What ``kernel.reference(*arrays, **attrs)`` returns, computed on the GPU.
+
+    Args:
+        kernel: a declaration with ``source`` and ``launches``.
+        arrays: the UPDATE operands, which are modified in place, then the READ ones.
+        attrs: the scalars.
+        how: ``"captured"`` records a graph while the operands hold NaN bytes, then replays it
+            twice on the real ones; the second replay must give the same bits.
+
+    Returns:
+        The WRITE operands.
+
+    Raises:
+        AssertionError: memory around an operand or a READ operand was written, or two replays
+            differ.
+    """
+    device = _device()
+    produced, _ = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], attrs)
+    outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
+    pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
+    memory = [_DeviceCopy(device, GuardedArray(operand, array)) for operand, array in pairs]
+    launches = prepare(
+        kernel,
+        [copy.array for copy in memory],
+        attrs,
+        stream=int(device.stream.ptr),
+        cublaslt=device.cublaslt,
+    )
+    if how == "eager":
+        results = _run(kernel, memory, partial(_launch_all, launches))
+    else:
+        graph = _capture(device, launches)
+        replay = partial(graph.launch, stream=device.stream) if graph else partial(_launch_all, [])
+        results = _run(kernel, memory, replay)
+        again = _run(kernel, memory, replay)
+        for copy, first, second in zip(memory, results, again, strict=True):
+            if first.tobytes() != second.tobytes():
+                name = copy.guarded.operand.name
+                raise AssertionError(f"{kernel.name}: two replays give different bits of {name}")
+    for (operand, array), result in zip(pairs, results, strict=True):
+        if operand.access is not Access.READ:
+            array[...] = result
+    return tuple(outputs)
+
+
+class _DeviceCopy:
+    """An operand with its guard zones in device memory."""
+
+    def __init__(self, device: CudaDevice, guarded: GuardedArray) -> None:
+        self._device = device
+        self.guarded = guarded
+        self._original = guarded.bytes.copy()
+        self._bytes = device.allocate_bytes(guarded.bytes.nbytes)
+        device.write(self._bytes, np.full(guarded.bytes.nbytes, 0xFF, np.uint8))
+        inside = self._bytes[GUARD_BYTES:-GUARD_BYTES]
+        self.array = inside.view(guarded.array.dtype).reshape(guarded.array.shape)
+
+    def fill(self) -> None:
+        """The operand as it was given, outputs NaN."""
+        self._device.write(self._bytes, self._original)
+
+    def fetch(self) -> None:
+        """Bring what the device holds into ``guarded``."""
+        self.guarded.bytes[...] = self._device.read(self._bytes)
+
+
+def _run(kernel: Kernel, memory: Sequence[_DeviceCopy], work: Callable[[], None]) -> list[Array]:
+    """The operands after ``work``, checked for what it must not have written."""
+    for copy in memory:
+        copy.fill()
+    work()
+    for copy in memory:
+        copy.fetch()
+        copy.guarded.check(kernel.name)
+    return [copy.guarded.array.copy() for copy in memory]
+
+
+def _launch_all(launches: Sequence[Prepared]) -> None:
+    for launch in launches:
+        launch()
+
+
+def _capture(device: CudaDevice, launches: Sequence[Prepared]) -> Any:  # noqa: ANN401 - CuPy's
+    """A graph of the launches; None where there are none."""
+    import cupy
+
+    if not launches:
+        return None
+    with device.stream:
+        device.stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        try:
+            _launch_all(launches)
+        finally:
+            graph = device.stream.end_capture()
+    return graph
+
+
+@cache
+def _device() -> CudaDevice:
+    return CudaDevice()

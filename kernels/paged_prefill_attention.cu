@@ -1,0 +1,263 @@
+// paged_prefill_attention: out[t, h, :] = softmax(scale * q[t, h, :] @ K.T) @ V, K and V the tokens up
+// to t's own in the blocks of its sequence, of the KV head h / group, group = heads/kv_heads
+//
+// Sequence s owns the tokens query_start_loc[s] to query_start_loc[s+1], its last ones: token i of a
+// chunk of n is at position seq_lens[s] - n + i. Tokens that no sequence owns give zeros.
+// Scores, softmax (in base 2, online) and sums in float32, one rounding to T at the store.
+// Blocks of the table after the last token of a tile are not read, nor slots after it.
+//
+// The grid knows tokens and sequences only, so each block finds its sequence by a binary search (see
+// find_tile). Does not use tensor cores nor load ahead of the arithmetic; a sequence is not split over
+// blocks, so a chunk of one token on a long context is slow.
+#include "attend_row.cuh"
+
+// Rows of one block. A row is one query head of one token; a chunk of n tokens has n * group rows.
+struct Tile {
+  int seq;          // -1 where no sequence owns the tokens
+  int chunk_start;  // first token of the chunk
+  int chunk;        // tokens of the chunk
+  int first_row;    // of the tile, in the chunk; may lie after the chunk's end
+};
+
+// The tile of block `index` where tiles have tile_rows rows. Segment 0 is the tokens before the first
+// chunk, segment s+1 the chunk of sequence s, the last one the tokens after all chunks. Segment g
+// begins with tile start(g)*group/tile_rows + g: rounded down, plus one for each earlier segment, so
+// that every segment has room for the tile that it does not fill; some tiles are left over.
+__device__ __forceinline__ Tile find_tile(
+    int index,
+    const int* __restrict__ query_start_loc,
+    int seqs,
+    int tokens,
+    int group,
+    int tile_rows) {
+  const auto start = [&](int segment) {
+    return segment == 0 ? 0 : segment > seqs + 1 ? tokens : query_start_loc[segment - 1];
+  };
+  const auto first_tile = [&](int segment) { return start(segment) * group / tile_rows + segment; };
+  int low = 0, high = seqs + 1;  // the last segment that begins with this tile or an earlier one
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first_tile(middle) <= index) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  Tile tile;
+  tile.seq = low <= seqs ? low - 1 : -1;
+  tile.chunk_start = start(low);
+  tile.chunk = start(low + 1) - tile.chunk_start;
+  tile.first_row = (index - first_tile(low)) * tile_rows;
+  return tile;
+}
+
+constexpr int kTileRows = 32;      // rows of a tile
+constexpr int kTileKeys = 32;      // keys in shared memory at a time
+constexpr int kTileThreads = 128;  // 16 groups of 8 lanes; a group has 2 rows
+constexpr int kProbsStride = kTileKeys + 4;
+
+using Four = Pack<float, 4>;
+__device__ __forceinline__ Four four_at(const float* p) {
+  return *reinterpret_cast<const Four*>(p);
+}
+
+// Tiles of 32 rows by 32 keys in shared memory, as float32. A group of 8 lanes makes 2 rows: lane c
+// the scores of the keys c, c+8, c+16, c+24, and the output columns 4*c to 4*c+3 of every 32.
+// Rows of the tiles are padded by 4 floats, so that the 8 lanes read from different banks.
+// blockIdx.x is the tile, blockIdx.y the KV head.
+template <typename T, int kHeadDim, int kWidth>
+__global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
+    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
+    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
+    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const int* __restrict__ block_tables,     // [seqs, max_blocks]
+    const int* __restrict__ seq_lens,         // [seqs]
+    const int* __restrict__ query_start_loc,  // [seqs+1]
+    int tokens,
+    int seqs,
+    int kv_heads,
+    int group,
+    int block_size,
+    int max_blocks,
+    float scale_log2) {  // scale * log2(e)
+  using Vector = Pack<T, kWidth>;
+  constexpr int kVectors = kHeadDim / kWidth;
+  constexpr int kPadded = (kHeadDim + 3) / 4 * 4;  // zeros in the columns after head_dim
+  constexpr int kPaddedVectors = kPadded / kWidth;
+  constexpr int kStride = kPadded + 4;
+  constexpr int kParts = (kPadded + 31) / 32;  // of 32 output columns
+  extern __shared__ __align__(16) unsigned char smem[];
+  float* queries = reinterpret_cast<float*>(smem);  // [kTileRows][kStride]
+  float* cached = queries + kTileRows * kStride;    // [kTileKeys][kStride]: K, then V
+  float* probs = cached + kTileKeys * kStride;      // [kTileRows][kProbsStride]
+
+  const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, group, kTileRows);
+  const int kv_head = blockIdx.y;
+  const int rows = min(kTileRows, tile.chunk * group - tile.first_row);
+  if (rows <= 0) return;
+  // Where row r of the tile lies in q and out.
+  const auto row_at = [&](int r) {
+    const int row = tile.first_row + r;
+    const long long token = tile.chunk_start + row / group;
+    return ((token * kv_heads + kv_head) * group + row % group) * kHeadDim;
+  };
+  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];
+  if (length <= 0) {
+    for (int i = threadIdx.x; i < rows * kHeadDim; i += kTileThreads) {
+      out[row_at(i / kHeadDim) + i % kHeadDim] = from_float<T>(0.0f);
+    }
+    return;
+  }
+
+  const int column = threadIdx.x % 8, row0 = threadIdx.x / 8 * 2;
+  const int* table = block_tables + static_cast<long long>(tile.seq) * max_blocks;
+  // How many keys a row of the tile sees; keys, how many its last row sees.
+  const auto visible = [&](int r) {
+    return length - tile.chunk + (tile.first_row + r) / group + 1;
+  };
+  const int keys = visible(rows - 1);
+
+  // Fills a tile with the rows below count that load_row(r, vector) gives, and zeros after them.
+  const auto fill = [&](float* target, int count, float factor, auto load_row) {
+    for (int i = threadIdx.x; i < 32 * kPaddedVectors; i += kTileThreads) {
+      const int r = i / kPaddedVectors, vector = i % kPaddedVectors;
+      Vector loaded = zeros<T, kWidth>();
+      if (r < count && vector < kVectors) loaded = load_row(r, vector);
+      for (int k = 0; k < kWidth; ++k) {
+        target[r * kStride + vector * kWidth + k] = to_float(loaded.v[k]) * factor;
+      }
+    }
+  };
+  const auto fill_cached = [&](const T* cache, int first_key) {
+    fill(cached, keys - first_key, 1.0f, [&](int r, int vector) {
+      const int key = first_key + r;
+      const long long block = table[key / block_size];
+      const long long slot = (block * kv_heads + kv_head) * block_size + key % block_size;
+      return reinterpret_cast<const Vector*>(cache)[slot * kVectors + vector];
+    });
+  };
+
+  fill(queries, rows, scale_log2, [&](int r, int vector) {
+    return reinterpret_cast<const Vector*>(q + row_at(r))[vector];
+  });
+  float sums[2][kParts][4] = {};
+  float highest[2] = {kLowest, kLowest}, totals[2] = {};
+  for (int first_key = 0; first_key < keys; first_key += kTileKeys) {
+    fill_cached(k_cache, first_key);
+    __syncthreads();
+    float scores[2][4] = {};
+#pragma unroll 4
+    for (int d = 0; d < kPadded; d += 4) {
+      const Four a0 = four_at(queries + row0 * kStride + d);
+      const Four a1 = four_at(queries + (row0 + 1) * kStride + d);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const Four b = four_at(cached + (column + 8 * j) * kStride + d);
+        for (int k = 0; k < 4; ++k) {
+          scores[0][j] = fmaf(a0.v[k], b.v[k], scores[0][j]);
+          scores[1][j] = fmaf(a1.v[k], b.v[k], scores[1][j]);
+        }
+      }
+    }
+    __syncthreads();  // before V replaces K
+    fill_cached(v_cache, first_key);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int limit = visible(row0 + i) - first_key;
+      float best = highest[i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (column + 8 * j < limit) best = fmaxf(best, scores[i][j]);
+      }
+      for (int offset = 1; offset < 8; offset *= 2) {
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, offset));
+      }
+      const float keep = exp2f(highest[i] - best);
+      highest[i] = best;
+      float added = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float prob = column + 8 * j < limit ? exp2f(scores[i][j] - best) : 0.0f;
+        probs[(row0 + i) * kProbsStride + column + 8 * j] = prob;
+        added += prob;
+      }
+      totals[i] = totals[i] * keep + lanes_sum<8>(added);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        for (int k = 0; k < 4; ++k) sums[i][part][k] *= keep;
+      }
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (int key = 0; key < kTileKeys; key += 4) {
+      const Four p0 = four_at(probs + row0 * kProbsStride + key);
+      const Four p1 = four_at(probs + (row0 + 1) * kProbsStride + key);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const int at = part * 32 + column * 4;
+        if (at < kPadded) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const Four v = four_at(cached + (key + n) * kStride + at);
+            for (int k = 0; k < 4; ++k) {
+              sums[0][part][k] = fmaf(p0.v[n], v.v[k], sums[0][part][k]);
+              sums[1][part][k] = fmaf(p1.v[n], v.v[k], sums[1][part][k]);
+            }
+          }
+        }
+      }
+    }
+    __syncthreads();  // before the next K replaces V
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (row0 + i < rows) {
+      T* target = out + row_at(row0 + i);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        for (int k = 0; k < 4; ++k) {
+          const int at = part * 32 + column * 4 + k;
+          if (at < kHeadDim) target[at] = from_float<T>(sums[i][part][k] / totals[i]);
+        }
+      }
+    }
+  }
+}
+
+// The batch-invariant form: each token alone, by the function that decode uses, so with its bits.
+// blockIdx.x is the token (as a tile of one token), blockIdx.y the KV head, blockIdx.z the part of its
+// query heads.
+template <typename T, int kHeadDim, int kWidth, int kHeads, int kTokens, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) paged_prefill_attention_rows(
+    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
+    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
+    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const int* __restrict__ block_tables,     // [seqs, max_blocks]
+    const int* __restrict__ seq_lens,         // [seqs]
+    const int* __restrict__ query_start_loc,  // [seqs+1]
+    int tokens,
+    int seqs,
+    int kv_heads,
+    int group,
+    int block_size,
+    int max_blocks,
+    float scale_log2) {  // scale * log2(e)
+  const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, 1, 1);
+  if (tile.first_row >= tile.chunk) return;
+  const int kv_head = blockIdx.y, first_head = blockIdx.z * kHeads;
+  const int heads = min(kHeads, group - first_head);
+  const long long token = tile.chunk_start + tile.first_row;
+  const long long at = ((token * kv_heads + kv_head) * group + first_head) * kHeadDim;
+  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq] - tile.chunk + tile.first_row + 1;
+  if (length <= 0) {
+    for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads)
+      out[at + i] = from_float<T>(0.0f);
+    return;
+  }
+  attend_row<T, kHeadDim, kWidth, kHeads, kTokens, kThreads>(
+      out + at, q + at, k_cache, v_cache,
+      block_tables + static_cast<long long>(tile.seq) * max_blocks, length, heads, kv_head,
+      kv_heads, block_size, scale_log2);
+}

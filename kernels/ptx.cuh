@@ -1,0 +1,106 @@
+// The only inline assembly of the kernels: asynchronous copies, tensor cores, programmatic launches.
+//
+// The CPU emulation has its own version of each function, under the same name. Sources: PTX ISA 8.7,
+// sections cp.async, ldmatrix, mma.m16n8k16, griddepcontrol.
+#pragma once
+#ifdef CPU_EMU
+#include "ptx_on_cpu.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+// The address of shared memory as PTX instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// Begins to copy 16 bytes from global to shared memory, both 16-byte aligned, past the L1 cache.
+// Where not valid, nothing is read and zeros are written; `from` must still be a pointer into some
+// array.
+__device__ __forceinline__ void cp_async16(void* to, const void* from, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Closes the group of the copies that this thread has begun.
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most kGroupsLeft of this thread's groups are still under way. What other threads
+// copied is visible only after a __syncthreads() that follows.
+template <int kGroupsLeft>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(kGroupsLeft) : "memory");
+}
+
+// Loads 8x8 matrices of 16-bit elements from shared memory; lane 8*m + r names the 16-byte row r of
+// matrix m. Lane l receives row l/4, columns 2*(l%4) and the next, of each; `trans` transposes.
+__device__ __forceinline__ void ldmatrix_x2(unsigned (&result)[2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(result[0]), "=r"(result[1])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&result)[2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(result[0]), "=r"(result[1])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&result)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&result)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// c += a * b by a warp: a is T [16, 16] by rows, b is T [16, 8] by columns, c is float [16, 8]. T is
+// __half or __nv_bfloat16. Lane l holds in c: row l/4, columns 2*(l%4) and the next, then the same
+// of row l/4 + 8. ldmatrix_x4 of a's four 8x8 quarters, down then right, gives its fragment.
+template <typename T>
+__device__ __forceinline__ void mma_m16n8k16(
+    float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(
+    float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__half>(
+    float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// In a programmatic launch: waits until the previous kernel has finished and its writes are visible.
+// Every thread calls it before it touches activations or state, and before it returns. Before
+// sm_90, and in an ordinary launch, the previous kernel has finished anyway.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel begin as soon as every block has called this or returned.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+#endif

@@ -1,0 +1,227 @@
+"""The engine without `LLM`: requests that grow, end, are aborted and are taken back."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from model_runs import CheckpointRun
+from tiny_model import BOS, END_OF_TURN, EOS, write_tiny_model
+
+from cugraphs import SamplingParams
+from cugraphs.engine import Engine
+from cugraphs.json_file import read_json_object
+from cugraphs.tokenizer import Tokenizer
+
+GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("engine") / "tiny")
+
+
+def make_engine(folder, *, max_num_seqs=4, dtype="float32"):
+    """Blocks of 4 tokens in a cache of NaN, sequences of up to 64 tokens."""
+    run = CheckpointRun(
+        folder, dtype=dtype, max_num_seqs=max_num_seqs, max_model_len=64, batch_invariant=True
+    )
+    files = [read_json_object(folder / f"{n}.json") for n in ("config", "generation_config")]
+    tokenizer = Tokenizer.load(folder, *files)
+    return Engine(
+        run.runner, tokenizer, vocab_size=run.config.vocab_size, max_num_seqs=max_num_seqs
+    )
+
+
+@pytest.fixture
+def engine(folder):
+    return make_engine(folder)
+
+
+def run_all(engine):
+    while engine.has_unfinished():
+        engine.step()
+    engine.blocks.check_invariant()
+    assert engine.blocks.num_free == engine.blocks.num_usable
+
+
+def test_a_request_grows_by_one_token_a_step(engine):
+    request = engine.add_request([BOS, 40, 50], GREEDY, "text")
+    assert request.output().outputs[0].token_ids == ()
+    for count in range(1, 6):
+        assert engine.step() == [request]
+        output = request.output()
+        assert len(output.outputs[0].token_ids) == count
+        assert output.finished == (count == 5)
+    assert (output.prompt, output.prompt_token_ids) == ("text", (BOS, 40, 50))
+    assert not engine.has_unfinished()
+    assert engine.step() == []
+
+
+def test_an_output_does_not_change_afterwards(engine):
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, logprobs=1)
+    request = engine.add_request([BOS, 40], params)
+    engine.step()
+    first = request.output()
+    run_all(engine)
+    assert len(first.outputs[0].token_ids) == len(first.outputs[0].logprobs) == 1
+
+
+def test_request_ids_rise(engine):
+    ids = [engine.add_request([BOS], GREEDY).request_id for _ in range(3)]
+    run_all(engine)
+    assert ids == sorted(set(ids))
+    assert engine.add_request([BOS], GREEDY).request_id > ids[-1]
+
+
+def test_the_callers_prompt_is_copied(engine):
+    prompt = [BOS, 40]
+    request = engine.add_request(prompt, GREEDY)
+    prompt.append(3)
+    assert request.output().prompt_token_ids == (BOS, 40)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_abort_frees_at_once_and_spares_the_others(engine, steps):
+    expected = make_expected(engine, [BOS, 50])
+    dropped = engine.add_request([BOS, 40], SamplingParams(temperature=0, n=3, ignore_eos=True))
+    kept = engine.add_request([BOS, 50], GREEDY)
+    for _ in range(steps):
+        engine.step()
+    engine.abort(dropped)
+    engine.abort(dropped)
+    assert dropped.finished
+    assert [c.finish_reason for c in dropped.output().outputs] == ["abort"] * 3
+    assert [len(c.token_ids) for c in dropped.output().outputs] == [steps] * 3
+    run_all(engine)
+    assert kept.output().outputs[0].token_ids == expected
+
+
+def make_expected(engine, prompt, params=GREEDY):
+    request = engine.add_request(prompt, params)
+    run_all(engine)
+    return request.output().outputs[0].token_ids
+
+
+def test_abort_of_a_finished_request_changes_nothing(engine):
+    request = engine.add_request([BOS, 40], GREEDY)
+    run_all(engine)
+    before = request.output()
+    engine.abort(request)
+    assert request.output() == before
+
+
+def test_abort_within_a_step_comes_after_it(engine, monkeypatch):
+    """As when the garbage collector finds a stream that nobody holds any more."""
+    request, other = (engine.add_request([BOS, 40], GREEDY) for _ in range(2))
+    run = engine._runner.run
+
+    def run_and_abort(chunks):
+        engine.abort(request)
+        return run(chunks)
+
+    monkeypatch.setattr(engine._runner, "run", run_and_abort)
+    engine.step()
+    monkeypatch.undo()
+    assert request.output().outputs[0].finish_reason == "abort"
+    assert len(request.output().outputs[0].token_ids) == 1
+    run_all(engine)
+    assert len(other.output().outputs[0].token_ids) == 5
+
+
+def test_samples_of_one_request_end_one_by_one(engine):
+    params = SamplingParams(n=4, seed=3, max_tokens=30, logit_bias={EOS: 4})
+    request = engine.add_request([BOS, 40], params)
+    run_all(engine)
+    lengths = [len(c.token_ids) for c in request.output().outputs]
+    assert len(set(lengths)) > 1
+    for answer in request.output().outputs:
+        ended = answer.token_ids[-1] in (EOS, END_OF_TURN)
+        assert answer.finish_reason == ("stop" if ended else "length")
+        assert ended or len(answer.token_ids) == 30
+
+
+def test_a_failed_step_is_taken_back(engine, monkeypatch):
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, presence_penalty=2.0)
+    expected = make_expected(engine, [BOS, 40, 50], params)
+    request = engine.add_request([BOS, 40, 50], params)
+    run = engine._runner.run
+    for failing in (True, False) * 9:
+
+        def fails(chunks):
+            run(chunks)
+            raise OSError("the device is gone")
+
+        if failing:
+            monkeypatch.setattr(engine._runner, "run", fails)
+            with pytest.raises(OSError, match="gone"):
+                engine.step()
+            monkeypatch.undo()
+            assert engine.blocks.num_free == engine.blocks.num_usable
+        else:
+            engine.step()
+    assert request.output().outputs[0].token_ids == expected
+    run_all(engine)
+
+
+def test_a_cache_too_small_for_one_sequence_is_refused(engine):
+    cache = dataclasses.replace(engine._runner.plan.cache, num_blocks=16)
+    plan = SimpleNamespace(cache=cache, max_num_batched_tokens=64)
+    with pytest.raises(ValueError) as caught:
+        Engine(SimpleNamespace(plan=plan), engine._tokenizer, vocab_size=163, max_num_seqs=4)
+    assert "has 15 usable blocks of 4 tokens, expected at least 16" in str(caught.value)
+    assert "raise num_kv_blocks to 17 or lower max_model_len" in str(caught.value)
+
+
+def test_activations_that_overflow_in_float16_are_said_to(tmp_path):
+    """A product above 65,504 in the second layer: fine in float32, infinity in float16."""
+    rng = np.random.default_rng(0)
+    shapes = {"gate": (48, 32), "up": (48, 32), "down": (32, 48)}
+    large = {
+        f"model.layers.1.mlp.{name}_proj.weight": rng.normal(0, 100, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    folder = write_tiny_model(tmp_path / "m", weights=large)
+    assert len(make_expected(make_engine(folder), [BOS, 40])) == 5
+    engine = make_engine(folder, dtype="float16")
+    request = engine.add_request([BOS, 40], GREEDY)
+    with pytest.raises(FloatingPointError) as caught:
+        engine.step()
+    message = f"Engine: the logits of request {request.request_id} at position 2 hold NaN"
+    assert message in str(caught.value)
+    assert "overflow in this dtype" in str(caught.value)
+    engine.abort(request)
+    run_all(engine)
+
+
+@pytest.mark.parametrize("steps_between", [0, 1])
+def test_rows_of_a_step_meet_their_own_requests(engine, folder, steps_between):
+    """Prompts in chunks, prompt_logprobs rows and decodes in one step do not mix up their rows."""
+    run = CheckpointRun(folder, max_num_seqs=64, max_model_len=64, poison=False)
+    rng = np.random.default_rng(5)
+    prompts = [[BOS, *rng.integers(5, 150, size).tolist()] for size in (50, 3, 40, 20, 30, 1)]
+    wanted = [None, 2, 0, None, 5, 1]
+    requests = []
+    for prompt, count in zip(prompts, wanted, strict=True):
+        params = SamplingParams(
+            temperature=0, max_tokens=4, ignore_eos=True, logprobs=0, prompt_logprobs=count
+        )
+        requests.append(engine.add_request(prompt, params))
+        for _ in range(steps_between):
+            engine.step()
+    run_all(engine)
+    for prompt, count, request in zip(prompts, wanted, requests, strict=True):
+        output = request.output()
+        tokens = [*prompt, *output.outputs[0].token_ids]
+        logits = run.prefill([tokens[:-1]])[1][0].astype(np.float64)
+        assert logits.argmax(-1)[len(prompt) - 1 :].tolist() == tokens[len(prompt) :]
+        logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        found = [*(output.prompt_logprobs or [None] * len(prompt)), *output.outputs[0].logprobs]
+        for i, entry in enumerate(found):
+            if entry is not None:
+                assert entry[tokens[i]].logprob == pytest.approx(
+                    logprobs[i - 1, tokens[i]], abs=2e-4
+                )
+        assert (output.prompt_logprobs is None) == (count is None)
+        for entry in (output.prompt_logprobs or [])[1:]:
+            assert count <= len(entry) <= count + 1
