@@ -84,6 +84,11 @@ class Executable:
             for buffer in planned.program.of_kind(kind):
                 check_array(buffer, arrays.get(buffer.name), {})
                 self._fixed[buffer] = arrays[buffer.name]
+        # What the host fills, at the largest sizes; every binding takes the first rows.
+        self._host = {
+            buffer.name: device.host_array(arena.view(region_name(buffer), buffer.type))
+            for buffer in planned.program.of_kind(Kind.INPUT)
+        }
 
     def bind(self, sizes: Mapping[str, int]) -> BoundProgram:
         """The program at these sizes; made once per sizes and kept while recently used."""
@@ -100,7 +105,7 @@ class Executable:
             arrays[buffer] = self._arena.view(TEMPORARIES, type_, offsets[buffer])
         inputs = {buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.INPUT)}
         outputs = {buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)}
-        host = {name: self._device.host_array(array) for name, array in inputs.items()}
+        host = {name: self._host[name][: len(array)] for name, array in inputs.items()}
         run = self._device.bind(
             program,
             arrays,

@@ -33,6 +33,23 @@ class Rule:
     operands: tuple[tuple[int, str], ...]
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
 
+    def __post_init__(self) -> None:
+        """Refuse a rule that names what its kernels do not have: it would never hold."""
+        for index, name in (*self.operands, *(key for link in self.links for key in link)):
+            known = [o.name for o in self.run[index].operands] if index < len(self.run) else []
+            if name not in known:
+                raise ValueError(
+                    f"Rule: {self.fused.name} takes {name!r} of op {index}, "
+                    f"expected one of {', '.join(known) or 'the run'}"
+                )
+        most = len(self.fused.operands)
+        least = len(self.fused.produced) + self.fused.num_required
+        if not least <= len(self.operands) <= most:
+            raise ValueError(
+                f"Rule: {self.fused.name} gets {len(self.operands)} operands, "
+                f"expected {least} to {most}"
+            )
+
 
 RULES = (
     Rule(

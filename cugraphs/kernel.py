@@ -286,6 +286,24 @@ class Kernel:
                     f"{self.name}: {operand.name} has dtype {operand.dtype!r}, "
                     f"expected 'T' or one of {', '.join(DTYPES)}"
                 )
+        self._check_produced()
+
+    def _check_produced(self) -> None:
+        """Refuse a result whose size or dtype would follow from nothing."""
+        given = [operand for operand in self.supplied if not operand.optional]
+        axes = {name for operand in given for _, name, _ in operand.axes} | self.scalars.keys()
+        for operand in self.produced:
+            for _, name, _ in operand.axes:
+                if name not in axes:
+                    raise ValueError(
+                        f"{self.name}: axis {name!r} of {operand.name} is not an axis of an "
+                        "operand that is passed, expected that or a scalar"
+                    )
+            if operand.dtype == "T" and all(other.dtype != "T" for other in given):
+                raise ValueError(
+                    f"{self.name}: {operand.name} has dtype 'T', which no operand that is passed "
+                    "has; expected a fixed dtype"
+                )
 
     @cached_property
     def supplied(self) -> tuple[Operand, ...]:

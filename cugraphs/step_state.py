@@ -106,7 +106,7 @@ class Chunk:
     @property
     def is_decode(self) -> bool:
         """Whether one row of a decode step can run it."""
-        return len(self.token_ids) == 1 and self.samples
+        return len(self.token_ids) == 1 and self.samples and not self.prompt_targets
 
 
 def declare_decode_inputs(tracer: Tracer, max_rows: int, max_blocks: int) -> StepInputs:

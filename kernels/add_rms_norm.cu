@@ -8,7 +8,7 @@
 #include "common.cuh"
 
 template <typename T, int kWidth, int kThreads, int kHeld>
-__global__ void __launch_bounds__(kThreads) add_rms_norm(
+__global__ void __launch_bounds__(kThreads, 1) add_rms_norm(
     T* __restrict__ sum,           // [tokens, hidden]
     T* __restrict__ out,           // [tokens, hidden]
     const T* __restrict__ a,       // [tokens, hidden]

@@ -102,7 +102,9 @@ ADD_RMS_NORM = Kernel(
         Case("odd", _inputs(7, 33), {"eps": 1e-6}),
         Case("smollm2", _inputs(5, 576), {"eps": 1e-5}),
         Case("wide", _inputs(2, 4096), {"eps": 1e-5}),
+        # Vectors that a thread holds: some of the second, and many.
         Case("partial_vectors", _inputs(2, 2568), {"eps": 1e-5}),
+        Case("hidden_16384", _inputs(2, 16384), {"eps": 1e-5}),
         Case("small_scale", _inputs(5, 96, 1e-3), {"eps": 1e-5}),  # shows a wrong eps
         Case("large_scale", _inputs(5, 96, 300.0), {"eps": 1e-5}),
         Case("zero_sum", _zero_sum, {"eps": 1e-5}),

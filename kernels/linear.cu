@@ -11,7 +11,7 @@
 #include "common.cuh"
 
 template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
-__global__ void __launch_bounds__(kThreads) linear(
+__global__ void __launch_bounds__(kThreads, 1) linear(
     T* __restrict__ out,           // [tokens, out_features]
     const T* __restrict__ x,       // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]

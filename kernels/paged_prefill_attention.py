@@ -231,7 +231,6 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("empty_chunks", Heads(4, 2, 64), [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)]),
         prefill_case("padding_rows", Heads(4, 2, 64), [(18, 5), (3, 3)], padding_rows=4),
         prefill_case("rows_before", Heads(4, 2, 64), [(18, 5), (3, 3)], rows_before=19),
-        prefill_case("sequence_of_length_0", Heads(4, 2, 64), [(18, 5), (0, 20), (3, 3)]),
         prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),
         prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
         prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
@@ -242,7 +241,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case(
             "batch_invariant_group_of_9",
             Heads(18, 2, 16),
-            [(9, 0), (18, 5), (0, 2), (3, 3), (0, 0)],
+            [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)],
             rows_before=1,
             padding_rows=2,
             batch_invariant=True,

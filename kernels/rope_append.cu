@@ -9,7 +9,7 @@
 #include "common.cuh"
 
 template <typename T, int kWidth, int kThreads>
-__global__ void __launch_bounds__(kThreads) rope_append(
+__global__ void __launch_bounds__(kThreads, 1) rope_append(
     T* __restrict__ q,                     // [tokens, heads*head_dim]
     T* __restrict__ k_cache,               // [num_blocks, kv_heads, block_size, head_dim]
     T* __restrict__ v_cache,               // [num_blocks, kv_heads, block_size, head_dim]

@@ -25,25 +25,36 @@ struct Weight {
   }
 };
 
-// What thread 0 computes in float64, once.
+// What thread 0 computes, partly in float64, and all threads read again where they need it.
 struct DrawParameters {
-  float scale_high, scale_low;
-  int min_p_key;
-  unsigned draw;  // 24 bits
+  Weight weight;
+  Prefix min_p;  // what min_p keeps
+  int top_k;
+  float top_p;
+  float top_k_span, top_p_span;  // of the first histograms
+  unsigned draw;                 // 24 bits
 };
 
-__device__ __forceinline__ DrawParameters
-draw_parameters(float peak, float temperature, float min_p, unsigned draw) {
+__device__ __forceinline__ DrawParameters draw_parameters(
+    Extent extent, float temperature, int top_k, float top_p, float min_p, PhiloxWords words) {
+  DrawParameters d;
+  const float peak = key_logit(extent.top_key);
   const double scale = 1.4426950408889634 / temperature;
-  const float scale_high = static_cast<float>(scale);
-  int min_p_key = kLowestInt;
+  d.weight.peak = peak;
+  d.weight.scale_high = static_cast<float>(scale);
+  d.weight.scale_low = static_cast<float>(scale - d.weight.scale_high);
+  d.min_p = kWholeRow;
   if (min_p > 0.0f) {
-    const double threshold =
-        static_cast<double>(peak) + temperature * log(static_cast<double>(min_p));
+    const double threshold = peak + temperature * log(static_cast<double>(min_p));
     const float rounded = static_cast<float>(threshold);
-    min_p_key = order_key(rounded) + (rounded < threshold ? 1 : 0);
+    d.min_p.key = order_key(rounded) + (rounded < threshold ? 1 : 0);
   }
-  return {scale_high, static_cast<float>(scale - scale_high), min_p_key, draw};
+  d.top_k = top_k;
+  d.top_p = top_p;
+  d.top_k_span = peak - key_logit(extent.bottom_key);
+  d.top_p_span = fminf(d.top_k_span, kSpanTemperatures * temperature);
+  d.draw = words.w[0] >> 8;
+  return d;
 }
 
 // draw / 2^24 of the total, rounded down. The total is below 2^56.
@@ -77,32 +88,31 @@ __global__ void __launch_bounds__(kRowThreads) sample(
   const float* logits = adjusted + static_cast<long long>(row) * vocab;
   const Extent extent = row_extent<float, kWidth>(logits, vocab);
   int token = extent.is_broken() ? -1 : extent.top_id;
-  const float t = temperature[slot], p = top_p[slot];
-  const int k = top_k[slot];
+  const bool is_drawn = temperature[slot] >= 1e-5f && top_k[slot] != 1;
 
-  if (token >= 0 && t >= 1e-5f && k != 1) {
-    const float peak = key_logit(extent.top_key);
+  if (token >= 0 && is_drawn) {
     if (threadIdx.x == 0) {
       const PhiloxWords counter = {{static_cast<unsigned>(sample_positions[row]),
                                     static_cast<unsigned>(sample_index[slot]), kUseSample, 0}};
       const PhiloxWords words = philox4x32_10(counter, seeds[2 * slot], seeds[2 * slot + 1]);
-      parameters = draw_parameters(peak, t, min_p[slot], words.w[0] >> 8);
+      parameters =
+          draw_parameters(extent, temperature[slot], top_k[slot], top_p[slot], min_p[slot], words);
     }
     __syncthreads();
-    const Weight weight = {peak, parameters.scale_high, parameters.scale_low};
-    Prefix kept = {parameters.min_p_key, kHighestInt};
-    const float span = peak - key_logit(extent.bottom_key);
-    if (k > 0) {
+    Prefix kept = parameters.min_p;
+    if (parameters.top_k > 0) {
+      auto goal = [&](Sum) { return static_cast<Sum>(parameters.top_k); };
       kept = shortest_prefix<float, kWidth>(
-          logits, vocab, extent, kept, span, CountOne{}, [&](Sum) { return Sum(k); }, scratch);
+          logits, vocab, extent, kept, parameters.top_k_span, CountOne{}, goal, scratch);
     }
-    if (p < 1.0f) {
+    const Weight weight = parameters.weight;
+    if (parameters.top_p < 1.0f) {
       auto goal = [&](Sum total) {
-        const Sum wanted = static_cast<Sum>(ceil(static_cast<double>(p) * total));
+        const Sum wanted = static_cast<Sum>(ceil(static_cast<double>(parameters.top_p) * total));
         return wanted > 0 ? wanted : Sum(1);
       };
       kept = shortest_prefix<float, kWidth>(
-          logits, vocab, extent, kept, fminf(span, kSpanTemperatures * t), weight, goal, scratch);
+          logits, vocab, extent, kept, parameters.top_p_span, weight, goal, scratch);
     }
     token = lowest_id_above<float, kWidth>(
         logits, vocab, scratch.sums,

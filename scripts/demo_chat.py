@@ -1,4 +1,4 @@
-# ruff: noqa: E501, SIM905 - the templates and word lists read better whole
+# ruff: noqa: E501 - the templates read better whole
 """Writes short conversations about the stories and their world: conversation `i` of seed `s` is a function of `(s, i)`.
 
 The one who answers knows the animals of `demo_stories.py`, tells stories on request, answers questions
@@ -115,8 +115,19 @@ STORY_REQUESTS = (
     "[Once upon a time|A bedtime story|I want a story|Tell me something|Surprise me]{stop}",
 )
 ABOUT = (" about {subject}", " about {subject}", " about {subject}", "")
-ACCEPT = "[Yes|Yes, please|Sure|Okay|Please do|Yes, tell me|I would like that|All right|Of course]{stop}"
-STORY_LEADS = ("", "", "", "", "Here is a story.\n\n", "Of course!\n\n", "Listen.\n\n", "With pleasure.\n\n")
+ACCEPT = (
+    "[Yes|Yes, please|Sure|Okay|Please do|Yes, tell me|I would like that|All right|Of course]{stop}"
+)
+STORY_LEADS = (
+    "",
+    "",
+    "",
+    "",
+    "Here is a story.\n\n",
+    "Of course!\n\n",
+    "Listen.\n\n",
+    "With pleasure.\n\n",
+)
 COLORED = (
     ("the sky", "blue"), ("grass", "green"), ("snow", "white"), ("the sun", "yellow"),
     ("a strawberry", "red"), ("a banana", "yellow"), ("a carrot", "orange"), ("a plum", "purple"),
@@ -234,8 +245,18 @@ def write_fact(rng: random.Random) -> Exchange:
              f"A~ {kind.word} has {LEGS.get(kind.word, 'four')} legs."),
         ]  # fmt: skip
     if kind.sound:
-        facts.append((f"What does [the|a~] {kind.word} say?", f'The {kind.word} says, "{kind.sound.capitalize()}!"'))
-        facts.append((f"What sound does a~ {kind.word} make?", f'A~ {kind.word} says, "{kind.sound.capitalize()}!"'))
+        facts.append(
+            (
+                f"What does [the|a~] {kind.word} say?",
+                f'The {kind.word} says, "{kind.sound.capitalize()}!"',
+            )
+        )
+        facts.append(
+            (
+                f"What sound does a~ {kind.word} make?",
+                f'A~ {kind.word} says, "{kind.sound.capitalize()}!"',
+            )
+        )
     question, answer = rng.choice(facts)
     return fill(question, rng), fill(answer, rng)
 
@@ -298,7 +319,11 @@ def write_follow_up(rng: random.Random, story: Story) -> Exchange:
         ("Do you like [the|this] story?", "Yes, I do. I like stories that end well."),
     ]  # fmt: skip
     if friend.name in story.text:
-        who = friend.name if friend.kind.word in stories.CHILD else f"{friend.name} the {friend.kind.word}"
+        who = (
+            friend.name
+            if friend.kind.word in stories.CHILD
+            else f"{friend.name} the {friend.kind.word}"
+        )
         pairs.append((f"Who [was|is] {friend.name}?", f"{friend.name} was a~ {friend.kind.word}."))
         pairs.append((f"Who was {hero.name}'s friend?", f"{hero.name}'s friend was {who}."))
         if story.plot.helped_by_friend:
@@ -343,8 +368,12 @@ def write_chat(rng: random.Random) -> list[Message]:
             answer = rng.choice(STORY_LEADS) + told.text
         elif roll < 0.42 and not user_name:
             user_name = stories.draw_name(rng, rng.choice(("he", "she")))
-            question = fill(f"[My name is|I am|Hello, I am|Hi, my name is] {user_name}{{stop}}", rng)
-            answer = fill(f"[Hello|Hi], {user_name}! [It is nice to meet you.|That is a nice name.]", rng)
+            question = fill(
+                f"[My name is|I am|Hello, I am|Hi, my name is] {user_name}{{stop}}", rng
+            )
+            answer = fill(
+                f"[Hello|Hi], {user_name}! [It is nice to meet you.|That is a nice name.]", rng
+            )
         elif user_name and roll < 0.55:
             question = fill("[What is my name|Who am I|Do you know my name]?", rng)
             answer = f"Your name is {user_name}."
@@ -365,7 +394,9 @@ def chat_of_index(seed: int, index: int) -> list[Message]:
 
 def main() -> None:
     """Print conversations, for reading the grammar's English."""
-    parser = argparse.ArgumentParser(description="Print conversations of the demo model's training text.")
+    parser = argparse.ArgumentParser(
+        description="Print conversations of the demo model's training text."
+    )
     parser.add_argument("--count", type=int, default=5, help="conversations to print (default 5)")
     parser.add_argument("--seed", type=int, default=0, help="which list of them (default 0)")
     arguments = parser.parse_args()

@@ -103,6 +103,8 @@ KINDS = (
     Kind("prince", "princes", "castle", pronoun="he"),
     Kind("knight", "knights", "castle"),
 )
+
+
 def plural_of(word: str) -> str:
     """Return the plural of one of the words below."""
     if word in ("moose", "sheep"):
@@ -145,8 +147,18 @@ OBJECTS = tuple(
 HOMES = {
     "forest": ("a hollow tree", "a cozy den", "a warm burrow", "a little house of sticks"),
     "farm": ("an old red barn", "a warm stable", "a little shed", "a corner of the big barn"),
-    "water": ("a nest of reeds", "a little house of sticks", "a dry cave", "a hut of mud and reeds"),
-    "house": ("a small house", "a white cottage", "a little house with a blue door", "a tiny cabin"),
+    "water": (
+        "a nest of reeds",
+        "a little house of sticks",
+        "a dry cave",
+        "a hut of mud and reeds",
+    ),
+    "house": (
+        "a small house",
+        "a white cottage",
+        "a little house with a blue door",
+        "a tiny cabin",
+    ),
     "wild": ("a hut of leaves", "a dry cave", "a shady cave", "a little house of bamboo"),
     "castle": ("a tall castle", "a small castle with a red roof", "an old stone tower"),
 }
@@ -668,7 +680,9 @@ def draw_kind(rng: random.Random, group: str = "") -> Kind:
     return rng.choice([kind for kind in kinds if group in ("", kind.group)])
 
 
-def draw_character(rng: random.Random, kind: Kind | None = None, unlike: Character | None = None) -> Character:
+def draw_character(
+    rng: random.Random, kind: Kind | None = None, unlike: Character | None = None
+) -> Character:
     """Return a character; `unlike` makes its kind and the first letter of its name differ."""
     while kind is None or (unlike is not None and kind.word == unlike.kind.word):
         near = unlike is not None and rng.random() < 0.6
@@ -795,7 +809,11 @@ def draw_slots(rng: random.Random, hero: Character, friend: Character, trait: st
 def introductions(friend: Character) -> Sequence[str]:
     """Return the ways in which a story may first name the hero's friend."""
     if friend.kind.word in CHILD:
-        return ("{his} friend {friend}", "a {fkind} named {friend}", "a~ {ftrait} {fkind} named {friend}")
+        return (
+            "{his} friend {friend}",
+            "a {fkind} named {friend}",
+            "a~ {ftrait} {fkind} named {friend}",
+        )
     return ("{friend} the {fkind}", "{friend} the {fkind}", "{his} friend {friend} the {fkind}",
             "a~ {ftrait} {fkind} named {friend}")  # fmt: skip
 

@@ -1,16 +1,18 @@
 # mypy: disable-error-code="import-not-found,import-untyped"
-"""Makes the folder `models/demo`: trains a tokenizer and a small Llama on text from this repository's grammars.
+"""Makes the folder `models/demo`: a tokenizer and a small Llama, trained on our own text.
 
-    python scripts/train_demo_model.py --out models/demo
+    python scripts/train_demo_model.py --out models/demo --steps 8518 --compile
 
-needs torch, tokenizers, safetensors, jinja2 and numpy, and no download. With the default sizes it takes
-minutes on a GPU and most of a day on two CPU cores; `--steps 50 --documents 2000` is a quick trial.
-The Llama is written out as functions over a dict whose keys are the checkpoint's tensor names. It knows
-training only: no KV cache, no sampling beyond the greedy lines that it prints at the end.
+needs torch, tokenizers, safetensors, jinja2 and numpy, and no download. That command takes minutes
+on a data-centre GPU; without a GPU leave out `--compile` and expect days (`--steps 50 --documents
+2000 --rows 4` is a quick trial). The Llama is written out as functions over a dict whose keys are
+the checkpoint's tensor names. This script knows training only: no KV cache, no sampling beyond the
+greedy lines that it prints at the end.
 
-The steps: write documents (stories and conversations), train a byte-level BPE tokenizer on some of them,
-encode all in parallel, pack them into rows whose documents do not see each other, train with AdamW and a
-cosine schedule, round to BF16, measure the loss of the rounded weights on held-out documents, and write.
+The steps: write documents (stories and conversations), train a byte-level BPE tokenizer on some of
+them, encode all in parallel, pack them into rows whose documents do not see each other, train with
+AdamW and a cosine schedule, round to BF16, measure the loss of the rounded weights on held-out
+documents, and write the folder.
 """
 
 from __future__ import annotations
@@ -98,7 +100,8 @@ CONTEXT: int = CONFIG["max_position_embeddings"]  # type: ignore[assignment]
 EPS: float = CONFIG["rms_norm_eps"]  # type: ignore[assignment]
 
 CHATS_IN_TEN = 3
-JOINED_FRACTION = 0.1  # of documents that see the one before them in the row, so text after EOS is known too
+# This share of documents sees the one before it in its row, so that text after EOS is known, too.
+JOINED_FRACTION = 0.1
 PROMPTS = (
     "Once upon a time",
     "<|user|>Tell me a story about a brave rabbit.<|end_of_turn|><|assistant|>",
@@ -110,7 +113,7 @@ PROMPTS = (
 
 
 def document_of_index(seed: int, index: int, template: jinja2.Template) -> str:
-    """Return document `index`: a story, or (three in ten) a conversation as the chat template writes it."""
+    """Return document `index`: a story, or (three in ten) a conversation in the chat template."""
     if index % 10 < CHATS_IN_TEN:
         messages = demo_chat.chat_of_index(seed, index)
         return template.render(messages=messages, bos_token="", add_generation_prompt=False)
@@ -123,7 +126,7 @@ def chat_template() -> jinja2.Template:
 
 
 def train_tokenizer(seed: int, documents: int) -> Tokenizer:
-    """Return a byte-level BPE tokenizer, trained on the first documents, that puts one BOS before a text."""
+    """Return a byte-level BPE tokenizer of the first documents; it puts one BOS before a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -165,7 +168,7 @@ def encode_range(job: tuple[str, int, int, int]) -> list[NDArray[np.uint16]]:
 def encode_documents(
     tokenizer: Tokenizer, seed: int, first: int, count: int
 ) -> list[NDArray[np.uint16]]:
-    """Return `encode_range` of the whole range, made by all cores; the order does not depend on them."""
+    """Return `encode_range` of the whole range, in its order, made by all cores."""
     size = 500
     jobs = [
         (tokenizer.to_str(), seed, start, min(size, first + count - start))
@@ -182,10 +185,10 @@ def encode_documents(
 def pack(
     documents: list[NDArray[np.uint16]], rng: np.random.Generator, joined_fraction: float
 ) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """Return rows uint16 [rows, CONTEXT + 1] of shuffled documents, and each token's group in its row.
+    """Return rows uint16 [rows, CONTEXT + 1] of shuffled documents, and each token's group.
 
-    Tokens of different groups do not see each other. A row begins with a document's BOS; the document
-    that no longer fits is cut, and the next row begins with the one after it.
+    Tokens of different groups do not see each other. A row begins with a document's BOS; the
+    document that no longer fits is cut, and the next row begins with the one after it.
     """
     rows: list[NDArray[np.uint16]] = []
     groups: list[NDArray[np.uint8]] = []
@@ -226,7 +229,7 @@ def tensor_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def initial_parameters(seed: int, device: str) -> Parameters:
-    """Return float32 parameters: ones for norms, normal for matrices, smaller where the residual is added."""
+    """Return float32 parameters: ones for norms, normal for matrices, smaller before a residual."""
     generator = torch.Generator().manual_seed(seed)
     parameters: Parameters = {}
     for name, shape in tensor_shapes().items():
@@ -244,8 +247,9 @@ def initial_parameters(seed: int, device: str) -> Parameters:
 def rope_tables(device: str) -> tuple[Tensor, Tensor]:
     """Return cos and sin, float32 [CONTEXT, HEAD_DIM], of the `llama3` frequencies.
 
-    Source: the rule published with Llama 3.1. Wavelengths above `original / low_freq_factor` are stretched
-    by `factor`, those below `original / high_freq_factor` are kept, and those between are blended.
+    Source: the rule published with Llama 3.1. Wavelengths above `original / low_freq_factor` are
+    stretched by `factor`, those below `original / high_freq_factor` are kept, and those between
+    are blended.
     """
     rule: dict[str, float] = CONFIG["rope_scaling"]  # type: ignore[assignment]
     theta = float(CONFIG["rope_theta"])  # type: ignore[arg-type]
@@ -276,7 +280,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def logits_of(
     parameters: Parameters, ids: Tensor, visible: Tensor, tables: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return logits [rows, tokens, VOCAB] of ids [rows, tokens]; `visible` bool [rows, 1, tokens, tokens]."""
+    """Return logits [rows, tokens, VOCAB]; `visible` is bool [rows, 1, tokens, tokens]."""
     rows, tokens = ids.shape
     cos, sin = (table[:tokens] for table in tables)
     x = F.embedding(ids, parameters["model.embed_tokens.weight"])
@@ -315,7 +319,7 @@ def loss_of(
 
 
 def greedy_text(parameters: Parameters, tokenizer: Tokenizer, prompt: str, device: str) -> str:
-    """Return the model's most likely continuation of the prompt, up to an end token or 400 tokens."""
+    """Return the greedy continuation of the prompt, up to an end token or 400 tokens."""
     ids: list[int] = tokenizer.encode(prompt).ids
     tables = rope_tables(device)
     start = len(ids)
@@ -340,7 +344,7 @@ def show(line: str, last: bool = False) -> None:
 
 
 def learning_rate_of(step: int, steps: int, peak: float) -> float:
-    """Return the peak after a linear warm-up of at most 300 steps, then half a cosine down to zero."""
+    """Return a linear warm-up of at most 300 steps to the peak, then half a cosine down to zero."""
     warmup = min(300, max(1, steps // 10))
     if step < warmup:
         return peak * (step + 1) / warmup
@@ -350,12 +354,14 @@ def learning_rate_of(step: int, steps: int, peak: float) -> float:
 def batches_of(
     documents: list[NDArray[np.uint16]], rows: int, seed: int, device: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield ids int64 and groups uint8, [rows, CONTEXT + 1], for ever, packed anew for every pass."""
+    """Yield ids int64 and groups uint8, [rows, CONTEXT + 1], packed anew for every pass."""
     rng = np.random.default_rng(seed)
     while True:
         ids, groups = pack(documents, rng, JOINED_FRACTION)
         if len(ids) < rows:
-            raise ValueError(f"batches: {len(ids)} rows of text, expected {rows}; raise --documents")
+            raise ValueError(
+                f"batches: text is {len(ids)} rows, expected {rows}; raise --documents"
+            )
         for start in range(0, len(ids) - rows + 1, rows):
             yield (
                 torch.from_numpy(ids[start : start + rows].astype(np.int64)).to(device),
@@ -406,7 +412,7 @@ def train(
             rate = step * arguments.rows * CONTEXT / seconds
             show(
                 f"step {step}/{arguments.steps}  loss {shown_loss:.4f}  {rate / 1e3:,.0f} thousand "
-                f"tokens/s  {seconds:.0f} s, {seconds / step * (arguments.steps - step):.0f} s left",
+                f"tokens/s  {seconds:.0f} s, {seconds * (arguments.steps / step - 1):.0f} s left",
                 last=step == arguments.steps or (step % 500 == 0 and not sys.stderr.isatty()),
             )
     return parameters
@@ -433,7 +439,7 @@ def held_out_loss(
 def write_folder(folder: Path, parameters: Parameters, tokenizer: Tokenizer) -> None:
     """Write the weights as BF16, the tokenizer, and the configurations."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: tensor.detach().to("cpu", torch.bfloat16) for name, tensor in parameters.items()}
+    weights = {name: t.detach().to("cpu", torch.bfloat16) for name, t in parameters.items()}
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
@@ -458,44 +464,48 @@ def write_folder(folder: Path, parameters: Parameters, tokenizer: Tokenizer) -> 
 
 README = """# The demo model of cugraphs
 
-A Llama of {parameters:,} parameters that tells short stories and holds small conversations about them. It ships
-with the package so that `cugraphs generate demo "Once upon a time"` works with no download, and so that tests
-have a real checkpoint with what small public models lack: an untied head, grouped-query attention
-({heads} query heads, {kv_heads} key-value heads of {head_dim}), and `llama3` RoPE scaling.
-
-It knows nothing but its stories. It is not for any other use.
+A Llama of {parameters:,} parameters that tells short stories and holds small conversations about
+them. It ships with the package so that `cugraphs generate demo "Once upon a time"` works with no
+download, and so that tests have a real checkpoint with what small public models lack: an untied
+head, grouped-query attention ({heads} query heads, {kv_heads} key-value heads of {head_dim}), and
+`llama3` RoPE scaling. It knows nothing but its stories, and is for nothing else.
 
 | what | value |
 |---|---|
 | license | Apache-2.0, as the project |
-| shape | {layers} layers, hidden {hidden}, intermediate {intermediate}, vocabulary {vocab}, up to {context} tokens |
-| weights | BF16, {weights_bytes:,} bytes; the whole folder is about {folder_mb:.1f} MB |
-| loss on {held_out:,} held-out documents | {loss:.4f} nats per token (the BF16 weights, computed in float32) |
-| training | {tokens:,.0f} million tokens: {steps:,} steps of {rows} rows of {context} tokens, on {where}, {minutes:.0f} minutes |
+| shape | {layers} layers, hidden {hidden}, intermediate {intermediate}, vocabulary {vocab} |
+| context | {context} tokens, trained at that length |
+| weights | BF16, {weights_bytes:,} bytes; the whole folder is {folder_mb:.1f} MB |
+| validation loss | {loss:.4f} nats per token on {held_out:,} held-out documents, weights in BF16 |
+| training | {tokens:,.0f} million tokens: {steps:,} steps of {rows} rows of {context} tokens |
+| time | {minutes:.1f} minutes on {where} |
 
 ## How it was made
 
-All text is written by two grammars of this project, `scripts/demo_stories.py` and `scripts/demo_chat.py`: no text from
-elsewhere was used. `scripts/train_demo_model.py` writes {documents:,} documents, trains the byte-level BPE tokenizer
-and the model, and writes this folder. The `llama3` scaling was on during training, so inference is exact with it.
+All text is written by two grammars of this project, `scripts/demo_stories.py` and
+`scripts/demo_chat.py`; no text from elsewhere was used. `scripts/train_demo_model.py` writes
+{documents:,} documents with them, trains the byte-level BPE tokenizer and the model, and writes
+this folder. The `llama3` scaling was on during training, so inference with it is exact.
 
     {command}
 
-Made with {versions}. Documents depend on the seed alone; the weights also depend on the machine's arithmetic.
+Made with {versions}.
+The documents depend on the seed alone; the weights depend on the machine's arithmetic, too.
 
 ## Notes
 
-* The tokenizer adds one `{bos}`. Stories end with `{eos}`, turns of a conversation with `{end_of_turn}`;
-  `config.json` names the first as EOS and `generation_config.json` both.
-* `generation_config.json` is greedy: the same prompt gives the same story everywhere, which is what a first run and
-  a test want. For a new story each time use a temperature of 0.7 to 1.
+* The tokenizer adds one `{bos}`. Stories end with `{eos}`, turns of a
+  conversation with `{end_of_turn}`. `config.json` names the first as EOS,
+  `generation_config.json` both.
+* `generation_config.json` is greedy: the same prompt gives the same story each time, which is
+  what a first run and a test want. For a new story each time use a temperature of 0.7 to 1.
 """
 
 
 def main() -> None:
     """Make the folder, as the module docstring says."""
     parser = argparse.ArgumentParser(
-        description="Train the demo model on text from this repository's grammars and write its folder."
+        description="Train the demo model on text of this project's grammars and write its folder."
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to write, as models/demo")
     parser.add_argument("--documents", type=int, default=400_000, help="documents to train on")
@@ -535,7 +545,7 @@ def main() -> None:
         if getattr(arguments, option) != parser.get_default(option):
             command += ["--" + option.replace("_", "-"), str(getattr(arguments, option))]
     command += ["--compile"] if arguments.compile else []
-    where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    where = f"one {torch.cuda.get_device_name()}" if device == "cuda" else "CPU"
     packages = ("torch", "tokenizers", "safetensors", "jinja2", "numpy")
     versions = [f"Python {platform.python_version()}"] + [f"{p} {version(p)}" for p in packages]
     text = README.format(

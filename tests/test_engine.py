@@ -164,6 +164,26 @@ def test_a_failed_step_is_taken_back(engine, monkeypatch):
     run_all(engine)
 
 
+def test_prompt_logprobs_of_a_prompt_that_starts_over(folder, monkeypatch):
+    """Preempted between its chunks, a prompt is computed again and reported once."""
+    monkeypatch.setattr("cugraphs.engine.PROMPT_LOGITS_ROWS", 8)
+    engine = make_engine(folder)
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True, prompt_logprobs=1)
+    prompt = [BOS, *range(40, 69)]
+    request = engine.add_request(prompt, params)
+    run_all(engine)
+    expected = request.output()
+    assert len(expected.prompt_logprobs) == len(prompt)
+    request = engine.add_request(prompt, params)
+    for steps in (1, 2, 3):
+        for _ in range(steps):
+            assert engine.step() == []
+        engine.scheduler.preempt_all()
+    run_all(engine)
+    assert request.output().outputs == expected.outputs
+    assert request.output().prompt_logprobs == expected.prompt_logprobs
+
+
 def test_a_cache_too_small_for_one_sequence_is_refused(engine):
     cache = dataclasses.replace(engine._runner.plan.cache, num_blocks=16)
     plan = SimpleNamespace(cache=cache, max_num_batched_tokens=64)

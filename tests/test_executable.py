@@ -250,7 +250,7 @@ def test_an_arena_that_was_not_planned_for_the_program(planned):
         on_cpu(planned, plan_arena([planned]), fixed, fixed).bind({"rows": 1})
     small, large = (plan_program("decode", decode_step(n)) for n in (2, 8))
     with pytest.raises(
-        ValueError, match=r"^Arena: float32\[8, 64\] at 0 of region 'inputs/x' ends "
+        ValueError, match=r"^Arena: float32\[rows, 64\] at 0 of region 'inputs/x' ends "
     ):
         on_cpu(large, allocated([small])).bind({"rows": 8})
     with pytest.raises(ValueError, match=r"^bind: axis 'rows' is 5, expected 0 to 4"):

@@ -1,5 +1,7 @@
 """When a run of ops becomes one launch, and that nothing changes but the launches."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,6 +77,29 @@ class Step:
 @pytest.fixture
 def step():
     return Step()
+
+
+# --- the declaration of a rule
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"operands": ((1, "out"), (0, "x"), (0, "w"), (1, "weight"))},
+            "takes 'w' of op 0, expect",
+        ),
+        ({"operands": ((2, "out"), (0, "x"), (0, "weight"), (1, "weight"))}, "takes 'out' of op 2"),
+        (
+            {"links": (((0, "out"), (1, "y")),)},
+            "takes 'y' of op 1, expected one of out, x, weight, b",
+        ),
+        ({"operands": ((1, "out"), (0, "x"))}, "gets 2 operands, expected 4 to 4"),
+    ],
+)
+def test_a_rule_that_could_never_hold_is_refused(changed, message):
+    with pytest.raises(ValueError, match=f"^Rule: norm_linear {message}"):
+        dataclasses.replace(NORM_LINEAR_RULE, **changed)
 
 
 # --- the rule for residual addition and norm

@@ -170,6 +170,20 @@ def test_an_unknown_dtype_is_refused():
         kernel(Operand("x", ("n",), "float8"))
 
 
+def test_a_result_of_unknown_size_or_dtype_is_refused():
+    x = Operand("x", ("n",), "int32")
+    bias = Operand("bias", ("m",), "T", optional=True)
+    for wrong in ("m", "2*m", "m+1"):
+        message = r"^k: axis 'm' of out is not an axis of an operand that is passed, expected that"
+        with pytest.raises(ValueError, match=message):
+            kernel(Operand("out", (wrong,), "int32", Access.WRITE), x, bias)
+    kernel(Operand("out", ("m",), "int32", Access.WRITE), x, reference=lambda x, *, m: ())
+    with pytest.raises(
+        ValueError, match=r"^k: out has dtype 'T', which no operand that is passed ha"
+    ):
+        kernel(Operand("out", ("n",), "T", Access.WRITE), x, bias)
+
+
 # --- inference
 
 

@@ -63,13 +63,16 @@ def random_weights(c: LlamaConfig, dtype: str) -> dict[str, np.ndarray]:
 def dense_logits(c: LlamaConfig, weights, token_ids, store=None) -> np.ndarray:
     """Logits of every position, float64 [tokens, vocab], as the paper's formulas have it.
 
-    ``store`` is a dtype to round every intermediate result to: the error of the format alone.
+    With ``store``, a dtype, they are computed in float32 and every intermediate result is rounded
+    to it: the error of the formats alone.
     """
+    wide = np.float64 if store is None else np.float32
 
     def rounded(x):
-        return x if store is None else x.astype(DTYPES[store]).astype(np.float64)
+        assert x.dtype == wide
+        return x if store is None else x.astype(DTYPES[store]).astype(wide)
 
-    w = {name: array.astype(np.float64) for name, array in weights.items()}
+    w = {name: array.astype(wide) for name, array in weights.items()}
 
     def norm(x, name):
         mean_square = (x**2).mean(axis=-1, keepdims=True)
@@ -82,7 +85,7 @@ def dense_logits(c: LlamaConfig, weights, token_ids, store=None) -> np.ndarray:
     frequencies = c.rope.theta ** (-np.arange(half) / half)
     angles = np.arange(count)[:, None, None] * frequencies
     # The table is float32 in every model dtype.
-    cos, sin = (f(angles).astype(np.float32).astype(np.float64) for f in (np.cos, np.sin))
+    cos, sin = (f(angles).astype(np.float32).astype(wide) for f in (np.cos, np.sin))
 
     def rotated(x):
         a, b = x[..., :half], x[..., half:]
@@ -99,7 +102,7 @@ def dense_logits(c: LlamaConfig, weights, token_ids, store=None) -> np.ndarray:
         out = np.empty_like(q)
         for head in range(c.num_attention_heads):
             shared = head * c.num_key_value_heads // c.num_attention_heads
-            scores = q[:, head] @ k[:, shared].T / np.sqrt(c.head_dim)
+            scores = q[:, head] @ k[:, shared].T / c.head_dim**0.5
             scores[future] = -np.inf
             share = np.exp(scores - scores.max(axis=-1, keepdims=True))
             out[:, head] = share / share.sum(axis=-1, keepdims=True) @ v[:, shared]

@@ -259,6 +259,34 @@ def test_min_tokens_holds_every_stop_back(llm):
     assert answer.finish_reason == "stop"
 
 
+def test_min_tokens_does_not_hold_back_an_eos_that_is_ignored(llm):
+    params = SamplingParams(
+        temperature=0, max_tokens=4, min_tokens=3, ignore_eos=True, logit_bias={EOS: 100}
+    )
+    assert alone(llm, "x", params) == [EOS] * 4
+
+
+def test_a_request_inherits_nothing_from_the_one_before(folder):
+    """One slot serves both: what the first set there is gone."""
+    llm = LLM(folder, max_num_seqs=1, batch_invariant=True)
+    plain = SamplingParams(temperature=0, max_tokens=8, min_tokens=8)
+    fresh = alone(llm, "The quick", plain)
+    heavy = SamplingParams(
+        temperature=1.5,
+        seed=1,
+        max_tokens=8,
+        min_tokens=8,
+        stop_token_ids=fresh,
+        logit_bias={token: -100 for token in fresh},
+        repetition_penalty=2.0,
+        presence_penalty=2.0,
+        frequency_penalty=2.0,
+        top_k=5,
+    )
+    assert not set(alone(llm, "The quick", heavy)) & set(fresh)
+    assert alone(llm, "The quick", plain) == fresh
+
+
 def test_stop_token_ids(llm):
     free = alone(llm, "The quick", GREEDY)
     stop = free[7]
