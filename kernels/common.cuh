@@ -1,4 +1,7 @@
 // Conversions, vector loads and block reductions that the kernels share. No kernel lives here.
+//
+// Kernels that hold arrays in registers say __launch_bounds__(threads, 1): without the 1, ptxas may
+// spill some of them to fit more blocks on a multiprocessor.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

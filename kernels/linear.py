@@ -4,6 +4,8 @@ Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum
 ``in_features``, by the number of rows; some of its kernels even treat rows of one tile differently.
 So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
+On the GPU a kernel of our own, whose order does not depend on the rows, computes few rows and, with
+``batch_invariant``, any number of them; cuBLASLt computes the rest.
 """
 
 from __future__ import annotations

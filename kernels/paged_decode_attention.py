@@ -65,7 +65,7 @@ def reference(
         block_tables: int32 [rows, max_blocks]; read up to the last block that holds a token.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
-        batch_invariant: changes nothing here; the GPU kernel chooses its splits by it.
+        batch_invariant: changes nothing: a row's bits follow from its own sequence anyway.
 
     Returns:
         T [rows, q_size].

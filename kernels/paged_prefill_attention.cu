@@ -54,6 +54,7 @@ __device__ __forceinline__ Tile find_tile(
 constexpr int kTileRows = 32;      // rows of a tile
 constexpr int kTileKeys = 32;      // keys in shared memory at a time
 constexpr int kTileThreads = 128;  // 16 groups of 8 lanes; a group has 2 rows
+static_assert(kTileRows == kTileKeys, "one loop fills both tiles");
 constexpr int kProbsStride = kTileKeys + 4;
 
 using Four = Pack<float, 4>;
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
 
   // Fills a tile with the rows below count that load_row(r, vector) gives, and zeros after them.
   const auto fill = [&](float* target, int count, float factor, auto load_row) {
-    for (int i = threadIdx.x; i < 32 * kPaddedVectors; i += kTileThreads) {
+    for (int i = threadIdx.x; i < kTileRows * kPaddedVectors; i += kTileThreads) {
       const int r = i / kPaddedVectors, vector = i % kPaddedVectors;
       Vector loaded = zeros<T, kWidth>();
       if (r < count && vector < kVectors) loaded = load_row(r, vector);

@@ -8,7 +8,7 @@
 
 typedef unsigned long long Sum;
 
-constexpr int kRowThreads = 896, kRowWarps = kRowThreads / 32;
+constexpr int kRowThreads = 1024, kRowWarps = kRowThreads / 32;
 constexpr int kTile = 512;      // tokens that a warp takes at a time
 constexpr int kMaxTiles = 512;  // of a row: 16 for each lane of the warp that searches them
 constexpr int kLowestInt = -2147483647 - 1, kHighestInt = 2147483647;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ROW_THREADS = 896  # leaves 72 registers a thread
+ROW_THREADS = 1024
 MAX_VOCAB = 256_000  # beyond it sums of weights could overflow
 MAX_CANDIDATES = 8192  # tokens that a block sorts
 SCRATCH_BYTES = 68 * 1024 + 512  # of shared memory: sizeof(PrefixScratch), rounded up

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ struct Region {
   bool writable;
   std::string name;
   Cells cells;
+  bool touched = false;  // in this block
 };
 
 struct Range {
@@ -59,16 +61,17 @@ struct Range {
 };
 
 std::vector<Region> operands, shared;
+std::vector<Region*> by_address;
 std::vector<Range> constants;
 std::vector<uintptr_t> ignored;
 
 Region* find(uintptr_t address) {
-  for (auto* regions : {&operands, &shared}) {
-    for (Region& region : *regions) {
-      if (address >= region.begin && address < region.end) return &region;
-    }
-  }
-  return nullptr;
+  const auto after = std::upper_bound(
+      by_address.begin(), by_address.end(), address,
+      [](uintptr_t wanted, const Region* region) { return wanted < region->begin; });
+  if (after == by_address.begin()) return nullptr;
+  Region* region = *(after - 1);
+  return address < region->end ? region : nullptr;
 }
 
 bool in_constants(uintptr_t begin, uintptr_t end) {
@@ -91,12 +94,10 @@ void fail_out_of_bounds(
   }
   const Region* nearest = nullptr;
   uintptr_t least = ~uintptr_t{0};
-  for (auto* regions : {&operands, &shared}) {
-    for (const Region& region : *regions) {
-      const uintptr_t distance =
-          address >= region.end ? address - region.end : region.begin - address;
-      if (distance < least) least = distance, nearest = &region;
-    }
+  for (const Region* region : by_address) {
+    const uintptr_t distance =
+        address >= region->end ? address - region->end : region->begin - address;
+    if (distance < least) least = distance, nearest = region;
   }
   if (nearest) {
     fail(
@@ -191,10 +192,7 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
 
 }  // namespace
 
-void clear_operands() {
-  operands.clear();
-  ignored.clear();
-}
+void clear_operands() { operands.clear(); }
 
 void add_operand(
     uintptr_t address, size_t bytes, bool uninitialised, bool writable, const char* name) {
@@ -205,6 +203,7 @@ void add_operand(
 void begin_launch() {
   shared.clear();
   constants.clear();
+  ignored.clear();
   for (Region& region : operands) {
     for (size_t i = 0; i < region.cells.count; ++i) {
       Cell& cell = region.cells.data[i];
@@ -216,28 +215,38 @@ void begin_launch() {
   }
 }
 
-void add_shared(uintptr_t begin, uintptr_t end) {
-  if (end > begin) {
-    shared.push_back({begin, end, true, true, true, "shared memory", Cells(end - begin)});
-  }
+void add_shared(uintptr_t address, size_t bytes, const char* name) {
+  if (!bytes) return;
+  shared.push_back({address, address + bytes, true, true, true,
+                    std::string("shared memory ") + name, Cells(bytes)});
 }
 
 void add_constants(uintptr_t begin, uintptr_t end) { constants.push_back({begin, end}); }
 
 void ignore_shared(uintptr_t address) { ignored.push_back(address); }
 
+void end_of_setup() {
+  by_address.clear();
+  for (auto* regions : {&operands, &shared}) {
+    for (Region& region : *regions) by_address.push_back(&region);
+  }
+  std::sort(by_address.begin(), by_address.end(),
+            [](const Region* a, const Region* b) { return a->begin < b->begin; });
+}
+
 void begin_block() {
   for (Region& region : shared) {
+    if (!region.touched) continue;  // the library holds other functions' shared memory too
     for (size_t i = 0; i < region.cells.count; ++i) region.cells.data[i] = Cell{};
+    region.touched = false;
   }
 }
 
 void mark_in_flight(uintptr_t address, size_t bytes) {
-  for (Region& region : shared) {
-    if (address < region.begin || address + bytes > region.end) continue;
-    for (size_t i = 0; i < bytes; ++i) {
-      region.cells.data[address - region.begin + i].initialised = false;
-    }
+  Region* region = find(address);
+  if (!region || !region->shared || address + bytes > region->end) return;
+  for (size_t i = 0; i < bytes; ++i) {
+    region->cells.data[address - region->begin + i].initialised = false;
   }
 }
 
@@ -252,6 +261,7 @@ void check_access(
   const auto stack = reinterpret_cast<uintptr_t>(running->stack->memory);
   if (address >= stack && address + bytes <= stack + kStackBytes) return;
 
+  if (bytes == 1 && std::find(ignored.begin(), ignored.end(), address) != ignored.end()) return;
   Region* region = find(address);
   if (!region) {
     if (!is_write && in_constants(address, address + bytes)) return;
@@ -266,11 +276,7 @@ void check_access(
         bytes, offset, name);
     return;
   }
-  if (bytes == 1 && region->shared) {
-    for (uintptr_t byte : ignored) {
-      if (address == byte) return;
-    }
-  }
+  region->touched = true;
   if (is_write && !region->writable) {
     fail(site, pc, "write to %s, an operand that is READ", name);
     return;

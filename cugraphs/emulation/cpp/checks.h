@@ -11,10 +11,11 @@ extern bool checking;
 void clear_operands();
 void add_operand(
     uintptr_t address, size_t bytes, bool uninitialised, bool writable, const char* name);
-void begin_launch();                                 // forgets accesses of the launch before
-void add_shared(uintptr_t begin, uintptr_t end);     // for this launch
+void begin_launch();  // forgets accesses of the launch before
+void add_shared(uintptr_t address, size_t bytes, const char* name);  // for this launch
 void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the kernel's library
 void ignore_shared(uintptr_t address);  // a byte of the compiler's own in shared memory
+void end_of_setup();                    // all memory of the launch has been added
 void begin_block();                     // shared memory holds nothing
 
 enum Atomicity { kPlain, kAtomic };

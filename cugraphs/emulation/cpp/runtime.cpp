@@ -275,12 +275,12 @@ const char* file_name(const char* site) {
 
 void fail(const char* site, void* pc, const char* format, ...) {
   if (!failed) {
-    int length = 0;
+    int length = snprintf(failure, sizeof(failure), "block (%u, %u, %u)", block_index.x,
+                          block_index.y, block_index.z);
     if (running) {
-      length = snprintf(
-          failure, sizeof(failure), "block (%u, %u, %u), thread %d: ", block_index.x, block_index.y,
-          block_index.z, running->number);
+      length += snprintf(failure + length, sizeof(failure) - length, ", thread %d", running->number);
     }
+    length += snprintf(failure + length, sizeof(failure) - length, ": ");
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(failure + length, sizeof(failure) - length, format, arguments);
@@ -415,8 +415,15 @@ uintptr_t emu_failure_offset() {
       static_cast<char*>(failure_pc) - static_cast<char*>(info.dli_fbase) - 1);
 }
 
+// A variable in the thread-local storage of the kernel's library: shared memory, or a byte of the
+// compiler's own, which has no name.
+struct EmuVariable {
+  size_t offset, bytes;
+  const char* name;
+};
+
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
-// that name, `guards` are offsets of the compiler's own bytes in its thread-local storage.
+// that name.
 int emu_launch(
     EmuFunction (*function)(),
     unsigned char* (*dynamic_shared)(unsigned*),
