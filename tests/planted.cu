@@ -37,8 +37,8 @@ KERNEL(last_block_adds) {
   __shared__ bool last;
   float* partial = out + 1;
   unsigned* count = reinterpret_cast<unsigned*>(out + 1 + gridDim.x);
-  if (blockIdx.x == 0 && threadIdx.x == 0) atomicExch(count, 0u);
   if (threadIdx.x == 0) {
+    if (blockIdx.x == 0) *count = 0;
     partial[blockIdx.x] = x[blockIdx.x];
     __threadfence();
     last = atomicAdd(count, 1u) == gridDim.x - 1;
@@ -150,8 +150,8 @@ KERNEL(two_barriers) {
 
 KERNEL(half_a_warp_shuffles) {
   float value = x[threadIdx.x];
-  if (threadIdx.x % 32 < 16) value += __shfl_xor_sync(0xffffffffu, value, 1);
-  __syncthreads();  // half_a_warp_shuffles
+  if (threadIdx.x % 32 < 16) value += __shfl_xor_sync(~0u, value, 1);  // half_a_warp_shuffles
+  __syncthreads();
   out[threadIdx.x] = value;
 }
 

@@ -7,6 +7,7 @@ import pytest
 from cugraphs import LLM, SamplingParams
 
 # transformers 5.24 with torch 2.13, float32, greedy, from "Once upon a time" to EOS: 272 tokens.
+# ruff: noqa: E501
 STORY = (
     ", there was a small, playful girl named Susan. She lived in a little house with a blue door in "
     "a quiet town. Susan liked to jump in puddles, and she liked to read books, too.\n\nSusan had a "

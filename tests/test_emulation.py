@@ -20,13 +20,13 @@ REVERSED = ("reversed", "reversed_twice", "class_in_shared_memory", "copied")
 RIGHT = (*REVERSED, "last_block_adds", "syncwarp", "waits")
 # The mistake, and what the message must say of it.
 WRONG = {
-    "no_barrier": r"race on shared memory at byte \d+: read here, written by thread \d+",
+    "no_barrier": r"race on shared memory tile at byte \d+: read here, written by thread \d+",
     "no_second_barrier": r"race on shared memory .*: written here, read by thread \d+ with no barr",
-    "no_second_barrier_own_element": r"race on shared memory at byte 0: written here, read by",
+    "no_second_barrier_own_element": r"race on shared memory total at byte 0: written here, read by",
     "no_syncwarp": r"race on shared memory .*: read here, written by thread",
     "reads_past_the_end": r"read of 4 bytes out of bounds, at byte 256 of x, which has 256",
     "writes_past_the_end": r"write of 4 bytes out of bounds, at byte 256 of out, which has 256",
-    "reads_unwritten_shared": r"read of uninitialised shared memory at byte 128",
+    "reads_unwritten_shared": r"read of uninitialised shared memory tile at byte 128",
     "reads_unwritten_output": r"read of uninitialised out at byte 0",
     "writes_an_input": r"write to x, an operand that is READ",
     "misaligned": r"misaligned access: the address is 4 bytes off a multiple of 16",
@@ -37,7 +37,7 @@ WRONG = {
     "two_barriers": r"meet at different barriers: thread 0 here, thread 32 at planted.cu:\d+",
     "half_a_warp_shuffles": r"deadlock: thread \d+ waits here .* 0 of 64 have returned",
     "mask_without_the_caller": r"mask 0000ffff of a warp's collective lacks the calling lane 16",
-    "copy_without_wait": r"read of uninitialised shared memory at byte 0",
+    "copy_without_wait": r"read of uninitialised shared memory tile at byte 0",
     "copy_without_barrier": r"race on shared memory|read of uninitialised shared memory",
     "writes_before_the_wait": r"write of out before griddepcontrol.wait",
     "returns_without_the_wait": r"a thread returns without griddepcontrol.wait",

@@ -13,8 +13,8 @@ from cugraphs import LLM, SamplingParams
 
 pytestmark = pytest.mark.realistic
 
-# transformers 5.24.0, torch 2.13.0+cpu, float32 on those float16 weights, greedy, 64 tokens. The closest
-# second-best token is 0.048 behind.
+# transformers 5.24.0, torch 2.13.0, float32 on those float16 weights, greedy, 64 tokens. The
+# closest second-best token is 0.048 behind.
 CONTINUATION = [
     7042,
     30,

@@ -18,7 +18,14 @@ from cugraphs.build_cache import cache_folder, cache_key
 from cugraphs.kernel_source import cuda_include_folder, include_folders, source_key
 
 CPP_FOLDER = Path(__file__).resolve().parent / "cpp"
-RUNTIME_SOURCES = ("runtime.cpp", "checks.cpp", "compiler_hooks.cpp", "fiber.cpp")
+RUNTIME_SOURCES = (
+    "launch.cpp",
+    "scheduler.cpp",
+    "kernel_calls.cpp",
+    "checks.cpp",
+    "compiler_hooks.cpp",
+    "fiber.cpp",
+)
 
 _COMMON = ("-std=c++17", "-fPIC", "-w")
 _KERNEL = (

@@ -1,11 +1,12 @@
 """Load a kernel that was built for the CPU and launch its functions on raw addresses.
 
-Knows ctypes and the runtime's calls (``cpp/runtime.cpp``). Does not know kernels' declarations.
+Knows ctypes and the runtime's calls (``cpp/launch.cpp``). Does not know kernels' declarations.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -63,6 +64,17 @@ class _Function(ctypes.Structure):
     )
 
 
+class _Variable(ctypes.Structure):
+    _fields_ = (
+        ("offset", ctypes.c_size_t),
+        ("bytes", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+    )
+
+
+# `tile` of _ZZ6kernelPfE4tile, the name of a __shared__ array; copies of one name end in _0, _1.
+_LOCAL_NAME = re.compile(r"E(?P<characters>\d+)(?P<name>[A-Za-z_]\w*)$")
+
 # The runtime runs one launch at a time.
 _LOCK = threading.RLock()
 
@@ -82,8 +94,8 @@ class Library:
         self._runtime = _load_runtime()
         self._library = ctypes.CDLL(str(self.path))
         self._index = {function: i for i, function in enumerate(functions)}
-        offsets = _guard_offsets(self.path) if checked else ()
-        self._guards = (ctypes.c_size_t * len(offsets))(*offsets)
+        variables = _shared_variables(self.path) if checked else []
+        self._variables = (_Variable * len(variables))(*variables)
 
     def parameters(self, function: str) -> tuple[Parameter, ...]:
         """The parameters of a function, in order."""
@@ -142,8 +154,8 @@ class Library:
                 shared_bytes,
                 int(self.checked),
                 int(programmatic),
-                self._guards,
-                len(self._guards),
+                self._variables,
+                len(self._variables),
             )
             if failed:
                 raise EmulationError(self._failure(function))
@@ -219,22 +231,27 @@ def _value(argument: Buffer | np.generic) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(data, len(data))
 
 
-def _guard_offsets(library: Path) -> tuple[int, ...]:
-    """Bytes of thread-local storage in which g++ notes that an array was initialised.
+def _shared_variables(library: Path) -> list[_Variable]:
+    """Each ``__shared__`` variable of the library, and the guards beside them, which have no name.
 
-    A ``__shared__`` array of a class (``__nv_bfloat16``) has one, which every thread reads and
-    would write. It is no memory of the kernel's: reported as a race it would be a false alarm.
-    Poisoned memory says that the array is initialised, so no constructor ever runs.
+    g++ notes in a guard that a ``__shared__`` array of a class (``__nv_bfloat16``) was initialised.
+    Every thread reads it and would write it, but it is no memory of the kernel's: reported as a
+    race it would be a false alarm. Poisoned memory says that the array is initialised, so no
+    constructor ever runs.
     """
     done = subprocess.run(
         ["readelf", "--syms", "--wide", str(library)], capture_output=True, text=True, check=False
     )
-    rows = (line.split() for line in done.stdout.splitlines())
-    return tuple(
-        int(row[1], 16)
-        for row in rows
-        if len(row) >= 8 and row[3] == "TLS" and row[7].startswith("_ZGV")
-    )
+    found = {}
+    for row in map(str.split, done.stdout.splitlines()):
+        if len(row) < 8 or row[3] != "TLS" or row[7] == "smem":
+            continue
+        offset, size, symbol = int(row[1], 16), int(row[2], 0), row[7]
+        local = _LOCAL_NAME.search(symbol)
+        name = local["name"][: int(local["characters"])] if local else symbol
+        guard = symbol.startswith("_ZGV")
+        found[offset] = _Variable(offset, size, None if guard else name.encode())
+    return list(found.values())
 
 
 def _source_line(library: Path, offset: int) -> str:

@@ -160,14 +160,14 @@ inline std::common_type_t<A, B> max(A a, B b) {
 }
 
 // NVIDIA's headers have no host version of these: in float, rounded once.
-#define EMU_HALF_FUNCTION(name, expression)                                                      \
-  inline __half name(__half h) {                                                                 \
-    const float x = __half2float(h);                                                             \
-    return __float2half_rn(expression);                                                          \
-  }                                                                                              \
-  inline __nv_bfloat16 name(__nv_bfloat16 h) {                                                   \
-    const float x = __bfloat162float(h);                                                         \
-    return __float2bfloat16_rn(expression);                                                      \
+#define EMU_HALF_FUNCTION(name, expression)    \
+  inline __half name(__half h) {               \
+    const float x = __half2float(h);           \
+    return __float2half_rn(expression);        \
+  }                                            \
+  inline __nv_bfloat16 name(__nv_bfloat16 h) { \
+    const float x = __bfloat162float(h);       \
+    return __float2bfloat16_rn(expression);    \
   }
 EMU_HALF_FUNCTION(hexp, expf(x))
 EMU_HALF_FUNCTION(hexp2, exp2f(x))

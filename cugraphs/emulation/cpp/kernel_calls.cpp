@@ -1,0 +1,118 @@
+// What kernels call: indices, barriers, collectives of a warp, atomics, asynchronous copies.
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checks.h"
+#include "runtime.h"
+#include "scheduler.h"
+
+namespace {
+
+constexpr long kMostSpins = 20'000'000;
+
+void complete(const AsyncCopy& copy) {
+  memcpy(copy.to, copy.from, copy.bytes_read);
+  memset(static_cast<char*>(copy.to) + copy.bytes_read, 0, copy.bytes - copy.bytes_read);
+}
+
+}  // namespace
+
+extern "C" {
+
+EmuIndex emu_thread_index() { return running->index; }
+EmuIndex emu_block_index() { return launch.block_index; }
+EmuIndex emu_block_size() { return launch.block; }
+EmuIndex emu_grid_size() { return launch.grid; }
+int emu_lane() { return running->lane; }
+void emu_yield() { block_thread(State::kReady); }
+void emu_fence() { fenced = true; }
+void emu_wait_for_previous_kernel() { running->waited_for_previous = true; }
+
+void emu_fail(const char* site, const char* format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  fail(site, nullptr, "%s", text);
+  abort();
+}
+
+void emu_barrier(const char* site, EmuVote vote, int predicate, int* result) {
+  running->site = site;
+  running->vote = vote;
+  running->predicate = predicate;
+  running->vote_result = result;
+  block_thread(State::kAtBarrier);
+}
+
+void emu_warp(
+    unsigned mask,
+    const char* site,
+    const void* in,
+    void* out,
+    EmuCollective collective,
+    EmuOrdering ordering) {
+  Thread* self = running;
+  if (!(mask >> self->lane & 1)) {
+    emu_fail(
+        site, "the mask %08x of a warp's collective lacks the calling lane %d", mask, self->lane);
+  }
+  self->site = site;
+  self->mask = mask;
+  self->in = in;
+  self->out = out;
+  self->collective = collective;
+  self->ordering = ordering;
+  self->state = State::kInWarp;
+  try_collective(*self);
+  if (self->state == State::kReady) return;  // the last to arrive goes on at once
+  leave(self->stack);
+}
+
+void emu_access(const void* address, int bytes, bool is_write, const char* site) {
+  check_access(reinterpret_cast<uintptr_t>(address), bytes, is_write, kPlain, site, nullptr);
+}
+
+void emu_atomic(const void* address, int bytes, const char* site) {
+  if (++launch.spins > kMostSpins) {
+    emu_fail(site, "%ld atomics without a barrier: a wait for another block or warp?", launch.spins);
+  }
+  if (chosen_order() == Order::kRandom && coin()) emu_yield();
+  check_access(reinterpret_cast<uintptr_t>(address), bytes, true, kAtomic, site, nullptr);
+}
+
+// The bytes arrive at the latest at the wait. In reverse order they arrive at once, in random order
+// either way: a barrier that is missing before the copy shows only when they are early, one that is
+// missing after it only when they are late.
+void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const char* site) {
+  const auto target = reinterpret_cast<uintptr_t>(to);
+  if ((target | reinterpret_cast<uintptr_t>(from)) & (bytes - 1)) {
+    emu_fail(site, "misaligned cp.async of %d bytes", bytes);
+  }
+  if (bytes_read) emu_access(from, bytes_read, false, site);
+  emu_access(to, bytes, true, site);
+  mark_in_flight(target, bytes);
+  const AsyncCopy copy{to, from, bytes, bytes_read};
+  running->open_group.push_back(copy);
+  if (chosen_order() == Order::kReverse || (chosen_order() == Order::kRandom && coin())) complete(copy);
+}
+
+void emu_copy_commit() {
+  running->groups.push_back(std::move(running->open_group));
+  running->open_group.clear();
+}
+
+void emu_copy_wait(int groups_left) {
+  auto& groups = running->groups;
+  while (static_cast<int>(groups.size()) > groups_left) {
+    for (const AsyncCopy& copy : groups.front()) {
+      emu_access(copy.to, copy.bytes, true, "cp.async");
+      complete(copy);
+    }
+    groups.erase(groups.begin());
+  }
+}
+}

@@ -1,0 +1,35 @@
+// The launch that runs: its shape, its threads, whose turn it is, and what went wrong.
+#pragma once
+#include <stdint.h>
+
+#include <vector>
+
+#include "runtime.h"
+#include "threads.h"
+
+enum class Order { kForward, kReverse, kRandom };
+
+struct LaunchState {
+  EmuFunction function;
+  void** arguments;
+  EmuIndex grid, block, block_index;
+  long spins = 0;  // atomics since the last barrier
+};
+extern LaunchState launch;
+
+struct Failure {
+  char message[2048];
+  char site[512];
+  void* pc;  // null where the site says it
+};
+extern Failure failure;
+
+void set_order(Order order, uint64_t seed);
+Order chosen_order();
+bool coin();                                       // random, from the seed
+void permute(std::vector<int>* turns, int count);  // 0 to count - 1 in the chosen order
+
+void prepare_threads(unsigned count);
+void run_block(unsigned number);  // until every thread has returned, or something failed
+void block_thread(State state);   // gives the turn away
+void try_collective(const Thread& first);
