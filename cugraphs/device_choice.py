@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Protocol
 
 from cugraphs.cuda_device import CudaDevice, CudaUnavailable, check_cuda
 from cugraphs.device import CpuDevice, Device
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.models.llama_config import LlamaConfig
 
 BLOCK_SIZE = 16  # tokens in a KV block
 CPU_KV_SHARE = 0.25  # of the machine's memory, for the KV pool unless num_kv_blocks is given
@@ -20,6 +20,26 @@ GPU_MEMORY_UTILIZATION = 0.9  # of the device's memory, for everything
 GPU_RESERVE_BYTES = 2 << 30  # of it for the arena, cubins and cuBLASLt; the planning is coarse yet
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _log = logging.getLogger("cugraphs")
+
+
+class ModelSizes(Protocol):
+    """What the planning of memory needs to know of a model."""
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers, each with a K and a V cache."""
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """KV heads."""
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a head."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the model."""
 
 
 def choose_device(device: str) -> Device:
@@ -63,7 +83,7 @@ def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:
 
 
 def plan_kv_cache(
-    config: LlamaConfig,
+    config: ModelSizes,
     dtype: str,
     max_model_len: int,
     max_num_seqs: int,
@@ -103,7 +123,7 @@ def plan_kv_cache(
     return shape(num_kv_blocks)
 
 
-def kv_bytes_available(device: Device, config: LlamaConfig, dtype: str) -> int:
+def kv_bytes_available(device: Device, config: ModelSizes, dtype: str) -> int:
     """Bytes that the KV pool may take on ``device`` before anything else is loaded."""
     if not isinstance(device, CudaDevice):
         return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * CPU_KV_SHARE)
@@ -112,10 +132,15 @@ def kv_bytes_available(device: Device, config: LlamaConfig, dtype: str) -> int:
     return max(free_bytes - weight_bytes - GPU_RESERVE_BYTES, 0)
 
 
+class _StderrHandler(logging.Handler):
+    """Prints on what ``sys.stderr`` is at that time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"cugraphs: {record.getMessage()}", file=sys.stderr)
+
+
 def _log_to_stderr() -> None:
     """Show the package's notices on stderr unless the program has set up logging itself."""
     if not _log.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("cugraphs: %(message)s"))
-        _log.addHandler(handler)
+        _log.addHandler(_StderrHandler())
         _log.setLevel(logging.INFO)

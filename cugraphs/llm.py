@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -14,9 +11,13 @@ import numpy as np
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.device import CpuDevice
+from cugraphs.device_choice import (
+    choose_device,
+    choose_dtype,
+    kv_bytes_available,
+    plan_kv_cache,
+)
 from cugraphs.engine import Engine
-from cugraphs.kv_cache import KVCacheShape
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
@@ -28,13 +29,10 @@ from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.tokenizer import Tokenizer
 
-BLOCK_SIZE = 16  # tokens in a KV block
 MAX_NUM_BATCHED_TOKENS = 2048  # of a step, where max_num_seqs is not larger
-CPU_KV_SHARE = 0.25  # of the machine's memory, for the KV pool unless num_kv_blocks is given
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
-_log = logging.getLogger("cugraphs")
 
 
 class LLM:
@@ -58,13 +56,13 @@ class LLM:
         Args:
             model: a folder with config.json and safetensors, ``"demo"``, or a Hub id
                 ``"org/name"`` (from the local cache, or downloaded with the extra ``hub``).
-            device: "cpu", or "auto", which says what it takes and why.
-            dtype: "auto", "float32", "float16" or "bfloat16"; the CPU computes in float32
-                whatever the checkpoint holds, and says so.
+            device: "cpu", "cuda", or "auto", which says what it takes and why.
+            dtype: "auto", "float32", "float16" or "bfloat16"; "auto" is the checkpoint's own on a
+                GPU. The CPU computes in float32 whatever the checkpoint holds, and says so.
             max_model_len: tokens of a sequence, prompt and answer; default the model's own limit.
             max_num_seqs: sequences that run at once.
             num_kv_blocks: blocks of 16 tokens in the KV cache; default as many as all sequences
-                can use, within a quarter of the machine's memory.
+                can use, within a quarter of the machine's memory, or what is left of the GPU's.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             seed: makes sampling without a seed of its own repeatable.
@@ -77,10 +75,10 @@ class LLM:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
         self.folder = find_model(model)
-        self.device = _choose_device(device)
-        self.dtype = _choose_dtype(dtype)
+        self.device = choose_device(device)
         with Checkpoint.open(self.folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
+            self.dtype = choose_dtype(dtype, self.device, self.config.dtype)
             self.max_model_len = self._choose_length(max_model_len)
             self.tokenizer = Tokenizer.load(
                 self.folder, checkpoint.config, checkpoint.generation_config
@@ -92,12 +90,12 @@ class LLM:
                 self.config,
                 self.dtype,
                 self.max_model_len,
-                CpuDevice(),
+                self.device,
                 source=str(self.folder),
                 progress=_running_total(progress, checkpoint.nbytes),
             )
         self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
-        self.runner = ModelRunner(plan, weights)
+        self.runner = ModelRunner(plan, weights, self.device)
         self.engine = Engine(
             self.runner,
             self.tokenizer,
@@ -228,7 +226,12 @@ class LLM:
         if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
             raise ValueError(f"LLM: max_num_seqs is {max_num_seqs!r}, expected at least 1")
         cache = plan_kv_cache(
-            self.config, self.dtype, self.max_model_len, max_num_seqs, num_kv_blocks
+            self.config,
+            self.dtype,
+            self.max_model_len,
+            max_num_seqs,
+            num_kv_blocks,
+            kv_bytes_available(self.device, self.config, self.dtype),
         )
         return StepPlan(
             Llama(self.config, self.dtype, batch_invariant=batch_invariant),
@@ -276,79 +279,6 @@ class TextStream(Iterator[str]):
     def __del__(self) -> None:
         """Stop the request when nobody listens any more."""
         self.close()
-
-
-def plan_kv_cache(
-    config: LlamaConfig,
-    dtype: str,
-    max_model_len: int,
-    max_num_seqs: int,
-    num_kv_blocks: int | None,
-) -> KVCacheShape:
-    """The shape of the KV cache on the CPU.
-
-    Without ``num_kv_blocks``: what all sequences can use at their full length, or a quarter of
-    the machine's memory if that is less, but always one sequence and the scratch block.
-
-    Raises:
-        ValueError: ``num_kv_blocks`` is too small for one sequence of ``max_model_len``.
-    """
-    per_sequence = -(-max_model_len // BLOCK_SIZE)
-
-    def shape(num_blocks: int) -> KVCacheShape:
-        return KVCacheShape(
-            num_layers=config.num_hidden_layers,
-            num_blocks=num_blocks,
-            num_kv_heads=config.num_key_value_heads,
-            block_size=BLOCK_SIZE,
-            head_dim=config.head_dim,
-            dtype=dtype,
-            max_model_len=max_model_len,
-        )
-
-    if num_kv_blocks is None:
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        affordable = int(memory_bytes * CPU_KV_SHARE) // shape(1).bytes_per_block
-        num_kv_blocks = 1 + max(per_sequence, min(per_sequence * max_num_seqs, affordable))
-    elif not isinstance(num_kv_blocks, int) or num_kv_blocks < per_sequence + 1:
-        raise ValueError(
-            f"LLM: num_kv_blocks is {num_kv_blocks!r}, expected at least {per_sequence + 1}: "
-            f"{per_sequence} for max_model_len {max_model_len} and the scratch block; "
-            "raise it or lower max_model_len"
-        )
-    return shape(num_kv_blocks)
-
-
-class _StderrHandler(logging.Handler):
-    """Prints on what ``sys.stderr`` is at that time."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(f"cugraphs: {record.getMessage()}", file=sys.stderr)
-
-
-def log_to_stderr() -> None:
-    """Show the package's notices on stderr unless the program has set up logging itself."""
-    if not _log.handlers and not logging.getLogger().handlers:
-        _log.addHandler(_StderrHandler())
-        _log.setLevel(logging.INFO)
-
-
-def _choose_device(device: str) -> str:
-    log_to_stderr()
-    if device not in ("auto", "cpu"):
-        raise ValueError(f"LLM: device is {device!r}, expected 'auto' or 'cpu'")
-    if device == "auto":
-        _log.info("device cpu: the only one that this version runs on")
-    return "cpu"
-
-
-def _choose_dtype(dtype: str) -> str:
-    known = ("auto", "float32", "float16", "bfloat16")
-    if dtype not in known:
-        raise ValueError(f"LLM: dtype is {dtype!r}, expected one of {', '.join(known)}")
-    note = "" if dtype in ("auto", "float32") else f", not in {dtype}"
-    _log.info("dtype float32: the CPU computes in float32%s", note)
-    return "float32"
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

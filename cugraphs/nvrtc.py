@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Cubin:
 
     data: bytes
     lowered_name: str
-    log: str
+    log: str = field(compare=False)  # it says how long the assembler took
     registers: int
     spill_bytes: int
     stack_bytes: int
@@ -185,20 +185,18 @@ def _first_error(log: str, source: Path, function: str, arch: str) -> str:
 
 def _with_usage(cubin: Cubin) -> Cubin:
     """The cubin with what the assembler's log says of its registers and memory."""
-    name = re.escape(cubin.lowered_name)
-    own = re.search(
-        rf"Compiling entry function '{name}'.*?Used (\d+) registers([^\n]*)", cubin.log, re.DOTALL
-    )
-    if own is None:
+    # A section for each __global__ function: those that are no templates are compiled as well.
+    sections = cubin.log.split("Compiling entry function ")
+    own = next((part for part in sections if part.startswith(f"'{cubin.lowered_name}'")), "")
+    registers = re.search(r"Used (\d+) registers", own)
+    if registers is None:
         raise CompileError(f"nvrtc: the log says nothing of {cubin.lowered_name}", cubin.log)
-    shared = re.search(r"(\d+) bytes smem", own[2])
-    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", cubin.log)
-    stacks = re.findall(r"(\d+) bytes stack frame", cubin.log)
+    shared = re.search(r"(\d+) bytes smem", own)
     return replace(
         cubin,
-        registers=int(own[1]),
-        spill_bytes=sum(map(int, spills)),
-        stack_bytes=sum(map(int, stacks)),
+        registers=int(registers[1]),
+        spill_bytes=sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", own))),
+        stack_bytes=sum(map(int, re.findall(r"(\d+) bytes stack frame", own))),
         shared_bytes=int(shared[1]) if shared else 0,
     )
 

@@ -167,7 +167,9 @@ class Tokenizer:
             if token_id in self.byte_values:
                 run.append(token_id)
             else:
-                tokens += [*self._valid_run(run), token]
+                if run:
+                    tokens += self._valid_run(run)
+                tokens.append(token)
                 run = []
         return str(self._backend.decoder.decode(tokens + self._valid_run(run)))
 

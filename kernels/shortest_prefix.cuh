@@ -227,13 +227,13 @@ __device__ __forceinline__ Prefix shortest_prefix(
     top_key = s.top_key;
     bottom_key = s.bottom_key;
     if (top_key == bottom_key) {  // ties: the lowest ids
-      const Sum each = measure(key_logit(top_key)).joined();
-      const Sum wanted = (s.goal - s.before + each - 1) / each;
-      auto is_tied = [&](float logit, int id) {
-        return Fixed{0, order_key(logit) == top_key && kept.holds(top_key, id) ? 1u : 0u};
+      const Sum wanted = s.goal - s.before;
+      auto tied = [&](float logit, int id) {
+        const bool is_tied = order_key(logit) == top_key && kept.holds(top_key, id);
+        return is_tied ? measure(logit) : Fixed{0, 0};
       };
-      auto last = [&](Sum) { return wanted - 1; };
-      return {top_key, lowest_id_above<T, kWidth>(row, vocab, s.sums, is_tied, last)};
+      auto goal_of_ties = [&](Sum) { return wanted - 1; };
+      return {top_key, lowest_id_above<T, kWidth>(row, vocab, s.sums, tied, goal_of_ties)};
     }
     bins = Bins::by_key(top_key, bottom_key);
   }

@@ -10,7 +10,7 @@ one machine said.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN, D102, D103, D107
+# ruff: noqa: ANN001, ANN002, ANN201, ANN202, ANN204, D102, D103, D107
 # CuPy and cuda-bindings have no types here, and this script is nothing but calls into them.
 
 from __future__ import annotations

@@ -5,6 +5,12 @@ Nothing here imports CuPy unless a test marked `gpu` is about to run.
 
 import functools
 import os
+
+# Before NumPy is imported: on small matrices a second BLAS thread gains little, and where other
+# work has the cores it stalls every product.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# isort: split
 from pathlib import Path
 
 import hypothesis

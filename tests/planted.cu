@@ -60,18 +60,18 @@ KERNEL(no_second_barrier) {
   __shared__ float tile[64];
   float value = x[threadIdx.x];
   for (int round = 0; round < 2; ++round) {
-    tile[threadIdx.x] = value;  // no_second_barrier
+    tile[threadIdx.x] = value;
     __syncthreads();
-    value = tile[63 - threadIdx.x];
+    value = tile[63 - threadIdx.x];  // no_second_barrier
   }
   out[threadIdx.x] = value;
 }
 
-KERNEL(no_second_barrier_own_element) {
+KERNEL(last_thread_does_not_wait) {
   __shared__ float total;
   float sum = 0.0f;
   for (int round = 0; round < 2; ++round) {
-    if (threadIdx.x == 0) total = x[round];  // no_second_barrier_own_element
+    if (threadIdx.x == 63) total = x[round];  // last_thread_does_not_wait
     __syncthreads();
     sum += total;
   }

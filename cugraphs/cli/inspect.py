@@ -16,8 +16,9 @@ from rich.table import Table
 
 from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.device import CpuDevice
+from cugraphs.device_choice import kv_bytes_available, plan_kv_cache
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.llm import plan_kv_cache
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import StepPlan
 from cugraphs.models.llama import Llama
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     for name, value, high in (("batch", args.batch, 1024), ("context", context, max_model_len)):
         if not 1 <= value <= high:
             raise ValueError(f"inspect: --{name} is {value}, expected 1 to {high}")
-    cache = plan_kv_cache(config, args.dtype, max_model_len, args.batch, None)
+    kv_bytes = kv_bytes_available(CpuDevice(), config, args.dtype)
+    cache = plan_kv_cache(config, args.dtype, max_model_len, args.batch, None, kv_bytes)
     plan = StepPlan(
         Llama(config, args.dtype),
         cache,

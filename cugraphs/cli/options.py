@@ -35,7 +35,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help='a folder, "demo", or a Hub id such as org/name'
     )
-    parser.add_argument("--device", default="auto", help="auto or cpu (default: auto)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
     parser.add_argument("--num-kv-blocks", type=int, metavar="N", help="blocks of 16 tokens")
@@ -67,7 +67,12 @@ def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
         given["stop"] = args.stop
     if args.ignore_eos:
         given["ignore_eos"] = True
-    default = llm.default_params()
+    try:
+        default = llm.default_params()
+    except (TypeError, ValueError) as error:
+        if args.temperature is None:
+            raise ValueError(f"{error}; here: give --temperature") from None
+        default = SamplingParams()
     if default.is_greedy and given.keys() & {"top_k", "top_p", "min_p", "seed"}:
         given.setdefault("temperature", 1.0)
     return dataclasses.replace(default, n=1, **given)

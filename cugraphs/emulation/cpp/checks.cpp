@@ -217,8 +217,9 @@ void begin_launch() {
 
 void add_shared(uintptr_t address, size_t bytes, const char* name) {
   if (!bytes) return;
-  shared.push_back({address, address + bytes, true, true, true,
-                    std::string("shared memory ") + name, Cells(bytes)});
+  shared.push_back(
+      {address, address + bytes, true, true, true, std::string("shared memory ") + name,
+       Cells(bytes)});
 }
 
 void add_constants(uintptr_t begin, uintptr_t end) { constants.push_back({begin, end}); }
@@ -230,8 +231,9 @@ void end_of_setup() {
   for (auto* regions : {&operands, &shared}) {
     for (Region& region : *regions) by_address.push_back(&region);
   }
-  std::sort(by_address.begin(), by_address.end(),
-            [](const Region* a, const Region* b) { return a->begin < b->begin; });
+  std::sort(by_address.begin(), by_address.end(), [](const Region* a, const Region* b) {
+    return a->begin < b->begin;
+  });
 }
 
 void begin_block() {

@@ -78,7 +78,8 @@ void emu_access(const void* address, int bytes, bool is_write, const char* site)
 
 void emu_atomic(const void* address, int bytes, const char* site) {
   if (++launch.spins > kMostSpins) {
-    emu_fail(site, "%ld atomics without a barrier: a wait for another block or warp?", launch.spins);
+    emu_fail(
+        site, "%ld atomics without a barrier: a wait for another block or warp?", launch.spins);
   }
   if (chosen_order() == Order::kRandom && coin()) emu_yield();
   check_access(reinterpret_cast<uintptr_t>(address), bytes, true, kAtomic, site, nullptr);
@@ -97,7 +98,8 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
   mark_in_flight(target, bytes);
   const AsyncCopy copy{to, from, bytes, bytes_read};
   running->open_group.push_back(copy);
-  if (chosen_order() == Order::kReverse || (chosen_order() == Order::kRandom && coin())) complete(copy);
+  if (chosen_order() == Order::kReverse || (chosen_order() == Order::kRandom && coin()))
+    complete(copy);
 }
 
 void emu_copy_commit() {

@@ -69,8 +69,8 @@ uintptr_t emu_failure_offset() {
   Dl_info info;
   if (!failure.pc || !dladdr(failure.pc, &info)) return 0;
   // The address is where the call returns to; one byte before is still the call.
-  return static_cast<uintptr_t>(static_cast<char*>(failure.pc) -
-                                static_cast<char*>(info.dli_fbase) - 1);
+  return static_cast<uintptr_t>(
+      static_cast<char*>(failure.pc) - static_cast<char*>(info.dli_fbase) - 1);
 }
 
 // A variable in the thread-local storage of the kernel's library: shared memory, or a byte of the
@@ -82,10 +82,17 @@ struct EmuVariable {
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
 // that name; `variables` are needed where the launch is checked.
-int emu_launch(EmuFunction (*function)(), unsigned char* (*dynamic_shared)(unsigned*),
-               void** arguments, const unsigned* grid, unsigned block_threads,
-               unsigned shared_bytes, int checked, int is_programmatic,
-               const EmuVariable* variables, int num_variables) {
+int emu_launch(
+    EmuFunction (*function)(),
+    unsigned char* (*dynamic_shared)(unsigned*),
+    void** arguments,
+    const unsigned* grid,
+    unsigned block_threads,
+    unsigned shared_bytes,
+    int checked,
+    int is_programmatic,
+    const EmuVariable* variables,
+    int num_variables) {
   running = nullptr;
   failed = false;
   failure.message[0] = failure.site[0] = 0;
@@ -100,8 +107,9 @@ int emu_launch(EmuFunction (*function)(), unsigned char* (*dynamic_shared)(unsig
   unsigned capacity_bytes = 0;  // the address is asked first: it brings the storage into being
   const auto dynamic = reinterpret_cast<uintptr_t>(dynamic_shared(&capacity_bytes));
   if (shared_bytes > capacity_bytes) {
-    fail("", nullptr, "%u bytes of dynamic shared memory, expected at most %u", shared_bytes,
-         capacity_bytes);
+    fail(
+        "", nullptr, "%u bytes of dynamic shared memory, expected at most %u", shared_bytes,
+        capacity_bytes);
     return 1;
   }
   begin_launch();

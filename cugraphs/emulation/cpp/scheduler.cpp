@@ -257,10 +257,13 @@ const char* file_name(const char* site) {
 
 void fail(const char* site, void* pc, const char* format, ...) {
   if (!failed) {
-    int length = snprintf(failure.message, sizeof(failure.message), "block (%u, %u, %u)", launch.block_index.x,
-                          launch.block_index.y, launch.block_index.z);
+    int length = snprintf(
+        failure.message, sizeof(failure.message), "block (%u, %u, %u)", launch.block_index.x,
+        launch.block_index.y, launch.block_index.z);
     if (running) {
-      length += snprintf(failure.message + length, sizeof(failure.message) - length, ", thread %d", running->number);
+      length += snprintf(
+          failure.message + length, sizeof(failure.message) - length, ", thread %d",
+          running->number);
     }
     length += snprintf(failure.message + length, sizeof(failure.message) - length, ": ");
     va_list arguments;
@@ -273,4 +276,3 @@ void fail(const char* site, void* pc, const char* format, ...) {
   }
   if (running) leave(running->stack);  // it is never entered again
 }
-

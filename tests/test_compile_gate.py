@@ -1,0 +1,80 @@
+"""Every instantiation that a kernel's cases launch compiles for every architecture, without spills.
+
+The cubins are made on all cores and kept on disk, so a second run only reads them.
+"""
+
+import concurrent.futures
+import multiprocessing
+import os
+
+import pytest
+
+from cugraphs.emulation.emulate import bind_launches
+from cugraphs.kernel import Launch
+from cugraphs.kernels import ALL
+from cugraphs.nvrtc import ARCHITECTURES, compile_cubin
+from cugraphs.testing import case_arrays, check_plan, compile_launch
+
+WITH_SOURCE = [kernel for kernel in ALL if kernel.source is not None]
+
+
+def instantiations(kernel):
+    """What the cases launch: architecture and launch; of one function, the most demanding."""
+    found = {}
+    for case, dtype in check_plan(kernel):
+        _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
+        for arch in ARCHITECTURES:
+            for launch in (
+                part for each in launches if isinstance(each, Launch) for part in each.on(arch)
+            ):
+                key = (arch, launch.function, launch.block)
+                if key not in found or launch.shared_bytes > found[key].shared_bytes:
+                    found[key] = launch
+    return [(arch, launch) for (arch, _, _), launch in found.items()]
+
+
+def compile_quietly(job):
+    """Puts a cubin into the cache; what is wrong with it, the kernel's own test says."""
+    source, function, arch = job
+    try:
+        compile_cubin(source, function, arch)
+    except ValueError:
+        pass
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Every cubin, made in as many processes as there are cores: NVRTC compiles one at a time."""
+    jobs = dict.fromkeys(
+        (kernel.source, launch.function, launch.arch or arch)
+        for kernel in WITH_SOURCE
+        for arch, launch in instantiations(kernel)
+    )
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        list(pool.map(compile_quietly, jobs, chunksize=4))
+
+
+@pytest.mark.parametrize("kernel", WITH_SOURCE, ids=lambda kernel: kernel.name)
+def test_compiles_for_every_architecture_without_spills(kernel, compiled, capsys):
+    rows, problems = {}, []
+    for arch, launch in instantiations(kernel):
+        try:
+            cubin = compile_launch(kernel, launch, arch)
+        except ValueError as problem:
+            problems.append(str(problem))
+        else:
+            need = f"{cubin.registers} + {cubin.shared_bytes + launch.shared_bytes}"
+            rows.setdefault(launch.function, {})[arch] = need
+    print(
+        f"\n{'registers + bytes of shared memory':60}" + "".join(f"{a:>14}" for a in ARCHITECTURES)
+    )
+    for function, needs in rows.items():
+        print(f"{function:60}" + "".join(f"{needs.get(a, '-'):>14}" for a in ARCHITECTURES))
+    assert not problems, "\n".join(problems)
+
+
+def test_every_kernel_of_the_gate_launches_something():
+    assert WITH_SOURCE
+    for kernel in WITH_SOURCE:
+        assert instantiations(kernel), kernel.name
