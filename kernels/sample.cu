@@ -40,7 +40,7 @@ __device__ __forceinline__ DrawParameters draw_parameters(
   DrawParameters d;
   const float peak = key_logit(extent.top_key);
   // log2(e) / temperature to some 48 bits: a float64 division would spill registers.
-  const double inverse = 1.0f / temperature;
+  const double inverse = __fdividef(1.0f, temperature);
   const double scale = 1.4426950408889634 * inverse * (2.0 - temperature * inverse);
   d.weight.peak = peak;
   d.weight.scale_high = static_cast<float>(scale);

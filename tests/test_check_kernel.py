@@ -56,7 +56,7 @@ SCALED_RELU = Kernel(
 
 @pytest.fixture
 def user(tmp_path):
-    """A user's folder: a function that replaces text in the source, and gives the declaration's file."""
+    """Writes a user's two files, with some text of the source replaced; gives the declaration's."""
 
     def write(old="", new=""):
         assert old in CUDA
@@ -170,7 +170,7 @@ def test_a_stage_without_its_tools_is_left_out_or_refused(monkeypatch):
     assert testing.missing_tools() == {"gpu": "cuda: no GPU here"}
     stages = {result.stage for result in check_kernel(ADD, cases=["one_row"])}
     assert stages == {"compile", "emulate"}
-    with pytest.raises(RuntimeError, match="^cuda: no GPU here$"):
+    with pytest.raises(RuntimeError, match=r"^cuda: no GPU here$"):
         check_kernel(ADD, stages=["gpu"])
 
 

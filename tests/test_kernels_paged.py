@@ -277,12 +277,11 @@ def test_batch_invariant_prefill_is_decode_bit_for_bit(case, dtype):
     q, k_cache, v_cache, tables, seq_lens, starts = arrays = inputs(case, DTYPES[dtype])
     attrs = {**case.attrs, "batch_invariant": True}
     owner = np.repeat(np.arange(len(seq_lens)), np.diff(starts))
-    visible = seq_lens[owner] - (starts[owner + 1] - np.arange(len(owner))) + 1
+    rows = starts[0] + np.arange(len(owner))
+    visible = seq_lens[owner] - (starts[owner + 1] - rows) + 1
     expected = np.zeros_like(q)
     if len(owner):
-        expected[: len(owner)] = decode(
-            (q[: len(owner)], k_cache, v_cache, tables[owner], visible), **attrs
-        )
+        expected[rows] = decode((q[rows], k_cache, v_cache, tables[owner], visible), **attrs)
     np.testing.assert_array_equal(prefill(arrays, **attrs), expected)
 
 

@@ -583,7 +583,7 @@ def test_a_bad_stream_says_so_at_the_call(llm, arguments, error, message):
 
 
 BAD_ARGUMENTS = [
-    ({"device": "cuda"}, "device is 'cuda', expected 'auto' or 'cpu'"),
+    ({"device": "tpu"}, "device is 'tpu', expected 'auto', 'cpu' or 'cuda'"),
     ({"dtype": "int8"}, "dtype is 'int8', expected one of auto, float32, float16, bfloat16"),
     ({"max_model_len": 0}, "max_model_len is 0, expected"),
     ({"max_model_len": 1}, "max_model_len is 1, expected"),

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -71,8 +71,12 @@ def compiler() -> str:
 @cache
 def build_runtime() -> Path:
     """The library that schedules the threads of every kernel; built once."""
-    sources = [CPP_FOLDER / name for name in RUNTIME_SOURCES]
-    return _build_once("runtime", (*_COMMON, "-O2", "-shared"), sources, "")
+    flags = (*_COMMON, "-O2", "-shared")
+
+    def build(made: str, _: str) -> None:
+        _run([*flags, *(str(CPP_FOLDER / name) for name in RUNTIME_SOURCES), "-o", made], "", "")
+
+    return _build_once("runtime", cache_key(*flags), build)
 
 
 def build_kernel(source: Path, functions: Sequence[str], *, checked: bool) -> Path:
@@ -87,43 +91,35 @@ def build_kernel(source: Path, functions: Sequence[str], *, checked: bool) -> Pa
         BuildError: g++ refuses the text, or a name is not a function of it.
         RuntimeError: g++ or CUDA's headers are not installed.
     """
+    flags = (*_KERNEL, *(_CHECKED if checked else _PLAIN))
+    cuda = cuda_include_folder()
     text = f'#include "cuda_on_cpu.h"\n#include "{source.resolve()}"\n'
     text += "".join(f"EMU_EXPORT(emu_function_{i}, {f})\n" for i, f in enumerate(functions))
-    flags = (
-        *_KERNEL,
-        *(_CHECKED if checked else _PLAIN),
-        *(f"-I{folder}" for folder in (CPP_FOLDER, *include_folders(source))),
-        "-isystem",
-        str(cuda_include_folder()),
-    )
-    name = f"{source.stem}-{'checked' if checked else 'plain'}"
-    return _build_once(name, flags, [], text, source)
+
+    def build(made: str, scratch: str) -> None:
+        folders = [f"-I{folder}" for folder in (CPP_FOLDER, *include_folders(source))]
+        part = f"{scratch}/kernel.o"
+        compile_ = [*flags, *folders, "-isystem", str(cuda), "-x", "c++", "-c", "-", "-o", part]
+        _run(compile_, text, source.name)
+        # Linked without -fsanitize, which would bring the sanitizers' own runtime in.
+        parts = [part, str(CPP_FOLDER / "shared_memory.cpp"), str(build_runtime())]
+        _run([*_KERNEL, *parts, "-shared", "-Wl,-z,defs", "-o", made], "", source.name)
+
+    # The folder of the source is no part of the key: copies of one kernel share one library.
+    key = cache_key(*flags, cuda, source_key(source), *functions)
+    return _build_once(f"{source.stem}-{'checked' if checked else 'plain'}", key, build)
 
 
-def _build_once(
-    name: str, flags: Sequence[str], sources: Sequence[Path], text: str, kernel: Path | None = None
-) -> Path:
-    """The library in the cache, built if it is not there."""
-    headers = sorted(file for file in CPP_FOLDER.rglob("*") if file.is_file())
-    version = _compiler_version()
-    key = cache_key(
-        *flags, text, version, *map(Path.read_text, headers), kernel and source_key(kernel)
-    )
+def _build_once(name: str, key: str, build: Callable[[str, str], None]) -> Path:
+    """The library in the cache; if it is not there, ``build(path, scratch folder)`` makes it."""
+    own_files = sorted(file for file in CPP_FOLDER.rglob("*") if file.is_file())
+    key = cache_key(key, _compiler_version(), *map(Path.read_text, own_files))
     library = cache_folder("emulation") / f"{name}-{key}.so"
-    if library.exists():
-        return library
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
-        made = Path(folder) / "library.so"
-        if kernel is None:
-            _run([*flags, *map(str, sources), "-o", str(made)], "", kernel)
-        else:
-            part = f"{folder}/kernel.o"
-            _run([*flags, "-x", "c++", "-c", "-", "-o", part], text, kernel)
-            # Linked without -fsanitize, which would bring the sanitizers' own runtime in.
-            parts = [part, str(CPP_FOLDER / "shared_memory.cpp"), str(build_runtime())]
-            link = ["-shared", "-Wl,-z,defs", "-o", str(made)]
-            _run([*_KERNEL, *parts, *link], "", kernel)
-        os.replace(made, library)
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
+            made = f"{scratch}/library.so"
+            build(made, scratch)
+            os.replace(made, library)
     return library
 
 
@@ -134,8 +130,8 @@ def _compiler_version() -> str:
     ).stdout
 
 
-def _run(arguments: Sequence[str], text: str, kernel: Path | None) -> None:
-    """Call g++ and turn its first complaint into one line."""
+def _run(arguments: Sequence[str], text: str, who: str) -> None:
+    """Call g++ on ``text`` and turn its first complaint into one line."""
     done = subprocess.run(
         [compiler(), *arguments],
         input=text,
@@ -146,7 +142,6 @@ def _run(arguments: Sequence[str], text: str, kernel: Path | None) -> None:
     )
     if done.returncode == 0:
         return
-    who = kernel.name if kernel else "emulation"
     error, undefined = _ERROR.search(done.stderr), _UNDEFINED.search(done.stderr)
     if error and error["file"] != "<stdin>":
         raise BuildError(f"{Path(error['file']).name}:{error['line']}: {error['text']}")

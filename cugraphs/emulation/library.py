@@ -92,7 +92,11 @@ class Library:
         self.checked = checked
         self.path = build_kernel(source, functions, checked=checked)
         self._runtime = _load_runtime()
-        self._library = ctypes.CDLL(str(self.path))
+        try:
+            self._library = ctypes.CDLL(str(self.path))
+        except OSError:  # a damaged file
+            self.path.unlink()
+            self._library = ctypes.CDLL(str(build_kernel(source, functions, checked=checked)))
         self._index = {function: i for i, function in enumerate(functions)}
         variables = _shared_variables(self.path) if checked else []
         self._variables = (_Variable * len(variables))(*variables)
