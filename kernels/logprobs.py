@@ -198,5 +198,6 @@ LOGPROBS = Kernel(
         _case("odd_vocab", 33),
         _case("one_column", 33, max_logprobs=1),
         _case("large_vocab", 128_256),
+        _case("many_ties", 20_000, levels=1),  # more than a block sorts
     ),
 )

@@ -5,7 +5,7 @@
 #include "common.cuh"
 
 template <typename T, int kWidth, int kThreads>
-__global__ void __launch_bounds__(kThreads) rms_norm(
+__global__ void __launch_bounds__(kThreads, 1) rms_norm(
     T* __restrict__ out,           // [tokens, hidden]
     const T* __restrict__ x,       // [tokens, hidden]
     const T* __restrict__ weight,  // [hidden]

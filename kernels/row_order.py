@@ -1,4 +1,4 @@
-"""What ``row_order.cuh`` and ``shortest_prefix.cuh`` ask of a launch: a block of this size a row."""
+"""Sizes that ``row_order.cuh`` and ``shortest_prefix.cuh`` fix: a block for each row of logits."""
 
 from __future__ import annotations
 

@@ -33,18 +33,18 @@ Sampling, 2024; the order of the filters is that of vLLM's sampler.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import Access, Array, Axes, Cost, Kernel, Launch, Operand
 
 from .launch_shapes import vector_width
 from .philox import USE_SAMPLE, philox4x32_10, uniform
 from .precision import quiet
 from .row_order import ROW_THREADS, SCRATCH_BYTES, check_vocab
+from .sampling_cases import SAMPLE_CASES
 
 GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
@@ -266,70 +266,6 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     )
 
 
-def _case(
-    name: str,
-    vocab: int,
-    *,
-    temperature: Sequence[float] = (1.0,),
-    top_k: Sequence[int] = (0,),
-    top_p: Sequence[float] = (1.0,),
-    min_p: Sequence[float] = (0.0,),
-    scale: float = 3.0,
-    levels: int = 0,
-    banned: float = 0.0,
-    broken: bool = False,
-) -> Case:
-    """Make 12 rows over 8 slots, 4 of them dead; the parameters repeat over the slots.
-
-    Args:
-        name: of the case.
-        vocab: tokens.
-        temperature: of slots 0, 1, ...
-        top_k: likewise.
-        top_p: likewise.
-        min_p: likewise.
-        scale: standard deviation of the logits.
-        levels: if above 0, logits are whole numbers below it, so that many tie.
-        banned: share of the tokens that have a logit of -inf.
-        broken: give some live rows NaN, +inf or only -inf.
-    """
-
-    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        slots, rows = 8, 12
-        row_ids = np.full(rows, -1, np.int32)
-        row_ids[rng.permutation(rows)[:slots]] = rng.permutation(slots)
-        logits = rng.normal(scale=scale, size=(rows, vocab)).astype(np.float32)
-        if levels:
-            logits = rng.integers(levels, size=(rows, vocab)).astype(np.float32)
-        logits[rng.random((rows, vocab)) < banned] = -np.inf
-        logits[:, rng.integers(vocab)] = 1.0  # no row is without a token by chance
-        logits[row_ids < 0] = np.nan
-        if broken:
-            live = np.flatnonzero(row_ids >= 0)
-            logits[live[0], vocab - 1] = np.nan
-            logits[live[1], vocab // 2] = np.inf
-            logits[live[2]] = -np.inf
-
-        def per_slot(values: Sequence[float], dtype: type[np.generic]) -> Array:
-            return np.resize(np.array(values, dtype), slots)
-
-        return (
-            rng.integers(5, size=(slots, vocab), dtype=np.int32),
-            logits,
-            row_ids,
-            rng.integers(100_000, size=rows, dtype=np.int32),
-            per_slot(temperature, np.float32),
-            per_slot(top_k, np.int32),
-            per_slot(top_p, np.float32),
-            per_slot(min_p, np.float32),
-            rng.integers(2**32, size=(slots, 2), dtype=np.uint32),
-            rng.integers(4, size=slots, dtype=np.int32),
-            rng.integers(2, size=slots, dtype=np.int32),
-        )
-
-    return Case(name, make)
-
-
 SAMPLE = Kernel(
     name="sample",
     operands=(
@@ -351,29 +287,5 @@ SAMPLE = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
-    cases=(
-        _case("greedy", 1000, temperature=(0.0, 1.0), top_k=(0, 1)),
-        _case("greedy_ties", 1000, temperature=(0.0, 1.0), top_k=(0, 1), levels=3),
-        _case("no_filter", 1000, temperature=(1e-3, 0.7, 1.0, 10.0)),
-        _case("top_k", 1000, top_k=(1, 2, 33, 999, 1000, 2**31 - 1), temperature=(0.7, 2.0)),
-        _case("top_k_ties", 1000, top_k=(2, 7, 500, 999), levels=3),
-        _case("top_p", 1000, top_p=(1e-6, 0.1, 0.9, 0.999), temperature=(0.7, 2.0)),
-        _case("top_p_ties", 1000, top_p=(0.05, 0.5, 0.95), levels=2),
-        _case("min_p", 1000, min_p=(1e-6, 0.05, 0.5, 1.0), temperature=(0.7, 2.0)),
-        _case(
-            "all_filters",
-            1000,
-            temperature=(0.0, 0.6, 1.0, 1.5),
-            top_k=(0, 50, 20),
-            top_p=(0.95, 1.0, 0.8),
-            min_p=(0.0, 0.05),
-        ),
-        _case("banned", 1000, banned=0.9, top_k=(0, 500), top_p=(1.0, 0.9)),
-        _case("broken_rows", 1000, broken=True, temperature=(0.0, 1.0)),
-        _case("one_token", 1, temperature=(0.0, 1.0), top_k=(0, 5), top_p=(1.0, 0.5), min_p=(0.1,)),
-        _case("two_tokens", 2, top_k=(0, 2), top_p=(1.0, 0.5)),
-        _case("odd_vocab", 33, temperature=(0.0, 1.0), top_k=(0, 32), top_p=(0.9,)),
-        _case("block_edge", 257, temperature=(10.0,), top_p=(1.0, 0.99)),
-        _case("large_vocab", 128_256, temperature=(0.0, 0.8), top_k=(0, 50), top_p=(0.95, 1.0)),
-    ),
+    cases=SAMPLE_CASES,
 )

@@ -78,7 +78,7 @@ struct Bins {
   // Bins of equal width over `span` below the top, the last one open.
   static __device__ __forceinline__ Bins by_logit(int top_key, int bottom_key, float span) {
     Bins bins = by_key(top_key, bottom_key);
-    const float scale = kBins / span;
+    const float scale = __fdividef(kBins, span);
     if (span > 0.0f && scale > 0.0f && scale < 1e30f) bins.scale = scale;
     return bins;
   }
@@ -197,6 +197,7 @@ __device__ __forceinline__ Prefix shortest_prefix(
           s.bottom_key = kHighestInt;
         }
       }
+      __syncwarp();
       if (lane_index() == 0) s.goal = wanted;
     }
     __syncthreads();

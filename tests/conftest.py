@@ -11,11 +11,14 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # isort: split
+import time
 from pathlib import Path
 
+import gpu_record
 import hypothesis
 import pytest
 
+STARTED = pytest.StashKey[float]()
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -68,3 +71,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a selected `gpu` test where there is no GPU, before any of its fixtures run."""
     if item.get_closest_marker("gpu") is not None and (reason := reason_without_gpu()):
         pytest.skip(reason)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Notes when the run began."""
+    session.config.stash[STARTED] = time.perf_counter()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """A whole GPU run writes its record; any other says loudly if the record is out of date."""
+    whole_gpu_run = config.getoption("markexpr") == "gpu" and not config.getoption("keyword")
+    stats = terminalreporter.stats
+    counts = {
+        name: sum(getattr(report, "when", None) != "teardown" for report in stats.get(key, []))
+        for name, key in (("passed", "passed"), ("failed", "failed"), ("skipped", "skipped"))
+    }
+    counts["failed"] += len(stats.get("error", []))
+    if whole_gpu_run and reason_without_gpu() is None:
+        seconds = time.perf_counter() - config.stash[STARTED]
+        terminalreporter.write_line(f"GPU record: {gpu_record.write_record(counts, seconds)}")
+    elif line := gpu_record.verdict():
+        terminalreporter.write_sep("!", line, yellow=True, bold=True)

@@ -1,12 +1,13 @@
 """Run a checkpoint's steps without a tokenizer: what the model tests share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.device import CpuDevice
+from cugraphs.device import CpuDevice, Device
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.model_runner import ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
@@ -17,51 +18,48 @@ from cugraphs.step_state import Chunk
 BLOCK_SIZE = 4  # small, so that short sequences cross block edges
 
 
-class CheckpointRun:
-    """One checkpoint, and greedy sequences over scattered blocks of a poisoned cache."""
+class ModelRun:
+    """Greedy sequences of one model over scattered blocks of a poisoned cache, on one device."""
 
     def __init__(
         self,
-        folder: Path,
+        config: LlamaConfig,
+        tensors: Mapping[str, Any],
         *,
         dtype: str = "float32",
         max_num_seqs: int = 20,
         max_model_len: int = 64,
+        max_num_batched_tokens: int | None = None,
+        block_size: int = BLOCK_SIZE,
         batch_invariant: bool = False,
         poison: bool = True,
+        device: Device | None = None,
+        source: str = "test",
     ) -> None:
-        with Checkpoint.open(folder) as checkpoint:
-            self.config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
-            weights = load_weights(
-                checkpoint.tensors,
-                self.config,
-                dtype,
-                max_model_len,
-                CpuDevice(),
-                source=str(folder),
-            )
-        self.blocks_per_sequence = -(-max_model_len // BLOCK_SIZE)
+        self.config = config
+        device = device or CpuDevice()
+        weights = load_weights(tensors, config, dtype, max_model_len, device, source=source)
         cache = KVCacheShape(
-            num_layers=self.config.num_hidden_layers,
-            num_blocks=1 + max_num_seqs * self.blocks_per_sequence,
-            num_kv_heads=self.config.num_key_value_heads,
-            block_size=BLOCK_SIZE,
-            head_dim=self.config.head_dim,
+            num_layers=config.num_hidden_layers,
+            num_blocks=1 + max_num_seqs * -(-max_model_len // block_size),
+            num_kv_heads=config.num_key_value_heads,
+            block_size=block_size,
+            head_dim=config.head_dim,
             dtype=dtype,
             max_model_len=max_model_len,
         )
         plan = StepPlan(
-            Llama(self.config, dtype, batch_invariant=batch_invariant),
+            Llama(config, dtype, batch_invariant=batch_invariant),
             cache,
-            vocab_size=self.config.vocab_size,
+            vocab_size=config.vocab_size,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max(max_num_seqs * max_model_len, 64),
+            max_num_batched_tokens=max_num_batched_tokens or max(max_num_seqs * max_model_len, 64),
             output_logits=True,
         )
-        self.runner = ModelRunner(plan, weights, poison=poison)
+        self.runner = ModelRunner(plan, weights, device, poison=poison)
         for name, array in self.runner.state.items():
-            if "cache" in name:
-                array[1:] = np.nan  # whatever is read before it is written shows
+            if "cache" in name:  # whatever is read before it is written shows
+                device.write(array[1:], np.full(array[1:].shape, np.nan, array.dtype))
         order = np.random.default_rng(0).permutation(cache.num_blocks - 1) + 1
         self.block_tables = order.reshape(max_num_seqs, -1).tolist()
 
@@ -107,3 +105,12 @@ class CheckpointRun:
             for sequence, token in zip(sequences, tokens, strict=True):
                 sequence.append(token)
         return sequences
+
+
+class CheckpointRun(ModelRun):
+    """A :class:`ModelRun` of a checkpoint folder."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        with Checkpoint.open(folder) as checkpoint:
+            config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
+            super().__init__(config, checkpoint.tensors, source=str(folder), **options)

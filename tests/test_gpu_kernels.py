@@ -1,0 +1,16 @@
+"""Every kernel on the GPU against its reference: eager, captured while its operands hold NaN bytes,
+and replayed twice on real ones."""
+
+import pytest
+
+from cugraphs.kernels import ALL
+from cugraphs.testing import assert_kernel
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+def test_every_case(kernel, dtype):
+    results = assert_kernel(kernel, stages=["gpu"], dtypes=[dtype])
+    assert len(results) >= len(kernel.cases)
