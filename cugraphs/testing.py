@@ -77,6 +77,7 @@ def assert_kernel(
     Raises:
         AssertionError: some have not; the message lists them, one a line.
     """
+    __tracebackhide__ = True  # pytest shows the message and the line that called this
     results = check_kernel(kernel, stages=stages, dtypes=dtypes, cases=cases)
     failed = [str(result) for result in results if not result.passed]
     if failed:

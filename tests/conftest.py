@@ -5,6 +5,7 @@ Nothing here imports CuPy unless a test marked `gpu` is about to run.
 
 import functools
 import os
+import shutil
 
 # Before NumPy is imported: on small matrices a second BLAS thread gains little, and where other
 # work has the cores it stalls every product.
@@ -32,6 +33,13 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--smollm2`: the checkpoint of the realistic tests."""
     parser.addoption("--smollm2", metavar="FOLDER", help="SmolLM2-135M-Instruct, for -m realistic")
+
+
+# Kernels run on the CPU through g++. In CI it must be there, so there the tests run, and fail.
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and not IN_CI,
+    reason="needs g++ (Debian, Ubuntu: sudo apt-get install g++)",
+)
 
 
 @pytest.fixture(scope="session")

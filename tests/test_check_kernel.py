@@ -7,12 +7,15 @@ import textwrap
 
 import numpy as np
 import pytest
+from conftest import needs_compiler
 
 from cugraphs import gpu_runs, testing
 from cugraphs.cli import main
 from cugraphs.kernel import CUDA_TYPES
 from cugraphs.kernels import ADD, RMS_NORM
 from cugraphs.testing import assert_kernel, check_kernel
+
+pytestmark = needs_compiler
 
 CUDA = """
 #include "common.cuh"

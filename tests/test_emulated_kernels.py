@@ -7,11 +7,14 @@ import concurrent.futures
 import os
 
 import pytest
+from conftest import needs_compiler
 
 from cugraphs.emulation.build import build_kernel
 from cugraphs.emulation.emulate import functions_of_cases
 from cugraphs.kernels import ALL
 from cugraphs.testing import assert_kernel
+
+pytestmark = needs_compiler
 
 WITH_SOURCE = [kernel for kernel in ALL if kernel.source is not None]
 CASES = [

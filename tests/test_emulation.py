@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import needs_compiler
 
 from cugraphs.emulation import BuildError, emulate
 from cugraphs.emulation import build as build_module
 from cugraphs.kernel import Access, Case, Cost, Kernel, Launch, MatrixProduct, Operand
+
+pytestmark = needs_compiler
 
 SOURCE = Path(__file__).with_name("planted.cu")
 TEXT = SOURCE.read_text()

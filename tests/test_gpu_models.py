@@ -93,9 +93,9 @@ def test_sampled_tokens_logprobs_and_penalties_equal_the_cpu(stories260k: Path):
     on_cpu, on_gpu = outputs
     assert on_gpu.outputs[0].token_ids == on_cpu.outputs[0].token_ids
     found, expected = on_gpu.outputs[0].logprobs, on_cpu.outputs[0].logprobs
-    for a, b in zip(
-        [*found, *on_gpu.prompt_logprobs[1:]], [*expected, *on_cpu.prompt_logprobs[1:]]
-    ):
+    found = [*found, *on_gpu.prompt_logprobs[1:]]
+    expected = [*expected, *on_cpu.prompt_logprobs[1:]]
+    for a, b in zip(found, expected, strict=True):
         assert a.keys() == b.keys()
         for token, logprob in a.items():
             assert logprob.rank == b[token].rank

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import needs_compiler
 
 from cugraphs.emulation import emulate
 from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Cost, Kernel, Launch, Operand
 from cugraphs.nvrtc import ARCHITECTURES, compile_cubin
+
+pytestmark = needs_compiler
 
 SOURCE = Path(__file__).with_name("ptx_kernels.cu")
 HALVES = ("float16", "bfloat16")
