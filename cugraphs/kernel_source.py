@@ -22,7 +22,7 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 # Inside the namespace package `nvidia` of the wheels: CUDA 13, CUDA 12.
 _WHEEL_FOLDERS = {13: ("cu13/include",), 12: ("cuda_runtime/include",)}
 _SYSTEM_FOLDERS = ("/usr/local/cuda/include",)
-_NEEDED_HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "crt/host_defines.h")
+_NEEDED_HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "vector_types.h")
 
 
 def include_folders(source: Path) -> tuple[Path, Path]:

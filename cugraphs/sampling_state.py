@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cugraphs.kernel import Array, ArrayType
+from cugraphs.kernels.adjust_logits import PROMPT_BIT
 from cugraphs.program import Buffer
 from cugraphs.sampling_params import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
 from cugraphs.trace import Tracer
 
 MAX_EOS_TOKEN_IDS = 16
-_PROMPT_BIT = 1 << 30  # of token_counts: the token is in the prompt; the bits below count outputs
 
 
 @dataclass(frozen=True)
@@ -121,4 +121,4 @@ def write_slot(
         counts = state["token_counts"][slot]
         counts[:] = 0
         np.add.at(counts, np.array(output_token_ids, np.intp), 1)
-        counts[np.array(prompt_token_ids, np.intp)] |= _PROMPT_BIT
+        counts[np.array(prompt_token_ids, np.intp)] |= PROMPT_BIT

@@ -58,7 +58,7 @@ class StepOutputs:
 
     Args:
         logits: [sampled, vocab_size], in the model's dtype, as the head gives them.
-        token_ids: int32 [sampled]; -1 where the logits hold NaN.
+        token_ids: int32 [sampled]; -1 where the logits hold NaN or +inf, or nothing finite.
         target_logprobs: float32 [sampled]; of the target token.
         target_ranks: int32 [sampled]; 1 is the likeliest; 0 where nothing is wanted.
         top_ids: int32 [sampled, max_logprobs]; the likeliest tokens, -1 beyond those wanted.

@@ -7,7 +7,6 @@ from .add import ADD
 from .add_rms_norm import ADD_RMS_NORM
 from .adjust_logits import ADJUST_LOGITS
 from .embedding import EMBEDDING
-from .greedy_sample import GREEDY_SAMPLE
 from .linear import LINEAR
 from .logprobs import LOGPROBS
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
@@ -27,7 +26,6 @@ ALL = (
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
     SILU_AND_MUL,
-    GREEDY_SAMPLE,
     ADJUST_LOGITS,
     SAMPLE,
     LOGPROBS,
@@ -39,7 +37,6 @@ __all__ = [
     "ADJUST_LOGITS",
     "ALL",
     "EMBEDDING",
-    "GREEDY_SAMPLE",
     "LINEAR",
     "LOGPROBS",
     "PAGED_DECODE_ATTENTION",

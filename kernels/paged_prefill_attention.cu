@@ -62,6 +62,27 @@ __device__ __forceinline__ Four four_at(const float* p) {
   return *reinterpret_cast<const Four*>(p);
 }
 
+// Columns of a tile's row: head_dim, zeros up to a multiple of 4, and 4 floats of padding.
+__host__ __device__ constexpr int padded_columns(int head_dim) { return (head_dim + 3) / 4 * 4; }
+
+// Fills a tile of 32 rows with those below count that load_row(r, vector) gives, times factor, and
+// zeros after them. A function and not a lambda: NVRTC before 13.1 takes a generic lambda for host
+// code.
+template <typename T, int kWidth, int kVectors, typename LoadRow>
+__device__ __forceinline__ void fill_tile(
+    float* target, int count, float factor, LoadRow load_row) {
+  constexpr int kPadded = padded_columns(kVectors * kWidth);
+  constexpr int kPaddedVectors = kPadded / kWidth;
+  for (int i = threadIdx.x; i < kTileRows * kPaddedVectors; i += kTileThreads) {
+    const int r = i / kPaddedVectors, vector = i % kPaddedVectors;
+    Pack<T, kWidth> loaded = zeros<T, kWidth>();
+    if (r < count && vector < kVectors) loaded = load_row(r, vector);
+    for (int k = 0; k < kWidth; ++k) {
+      target[r * (kPadded + 4) + vector * kWidth + k] = to_float(loaded.v[k]) * factor;
+    }
+  }
+}
+
 // Tiles of 32 rows by 32 keys in shared memory, as float32. A group of 8 lanes makes 2 rows: lane c
 // the scores of the keys c, c+8, c+16, c+24, and the output columns 4*c to 4*c+3 of every 32.
 // Rows of the tiles are padded by 4 floats, so that the 8 lanes read from different banks.
@@ -84,8 +105,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
     float scale_log2) {  // scale * log2(e)
   using Vector = Pack<T, kWidth>;
   constexpr int kVectors = kHeadDim / kWidth;
-  constexpr int kPadded = (kHeadDim + 3) / 4 * 4;  // zeros in the columns after head_dim
-  constexpr int kPaddedVectors = kPadded / kWidth;
+  constexpr int kPadded = padded_columns(kHeadDim);
   constexpr int kStride = kPadded + 4;
   constexpr int kParts = (kPadded + 31) / 32;  // of 32 output columns
   extern __shared__ __align__(16) unsigned char smem[];
@@ -119,19 +139,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
   };
   const int keys = visible(rows - 1);
 
-  // Fills a tile with the rows below count that load_row(r, vector) gives, and zeros after them.
-  const auto fill = [&](float* target, int count, float factor, auto load_row) {
-    for (int i = threadIdx.x; i < kTileRows * kPaddedVectors; i += kTileThreads) {
-      const int r = i / kPaddedVectors, vector = i % kPaddedVectors;
-      Vector loaded = zeros<T, kWidth>();
-      if (r < count && vector < kVectors) loaded = load_row(r, vector);
-      for (int k = 0; k < kWidth; ++k) {
-        target[r * kStride + vector * kWidth + k] = to_float(loaded.v[k]) * factor;
-      }
-    }
-  };
   const auto fill_cached = [&](const T* cache, int first_key) {
-    fill(cached, keys - first_key, 1.0f, [&](int r, int vector) {
+    fill_tile<T, kWidth, kVectors>(cached, keys - first_key, 1.0f, [&](int r, int vector) {
       const int key = first_key + r;
       const long long block = table[key / block_size];
       const long long slot = (block * kv_heads + kv_head) * block_size + key % block_size;
@@ -139,7 +148,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
     });
   };
 
-  fill(queries, rows, scale_log2, [&](int r, int vector) {
+  fill_tile<T, kWidth, kVectors>(queries, rows, scale_log2, [&](int r, int vector) {
     return reinterpret_cast<const Vector*>(q + row_at(r))[vector];
   });
   float sums[2][kParts][4] = {};

@@ -20,10 +20,10 @@ counted. A token with a logit of -inf is never sampled. A dead row (row id -1) g
 nothing; its logits may hold anything.
 
 Rounding: the threshold of min_p in float64, compared exactly; weights in float32, summed in float32
-in blocks of 256 tokens, and the sums of blocks in float64. A device that adds float32 in any tree
-of blocks is within some 1e-7 of that, relative to the total (one long float32 chain is not: over a
-large vocabulary it drifts by up to 1e-3). So two devices can choose different tokens only where u
-or top_p is within 1e-6 of a cumulative probability.
+in blocks of 256 tokens, and the sums of blocks in float64. The GPU rounds each weight to a multiple
+of 2^-38 and adds without error. Both are within some 1e-7 of the exact sums, relative to the total
+(one long float32 chain is not: over a large vocabulary it drifts by up to 1e-3). So two devices can
+choose different tokens only where u or top_p is within 1e-6 of a cumulative probability.
 
 Sources: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020 (top_p); Fan et al.,
 Hierarchical Neural Story Generation, 2018 (top_k); Nguyen et al., Turning Up the Heat: Min-p

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
+from tiny_kernels import LIKELIEST
 
 from cugraphs.kernel import DTYPES, Array, Dim
 from cugraphs.kernels import (
     ADD,
     EMBEDDING,
-    GREEDY_SAMPLE,
     LINEAR,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
@@ -180,7 +180,7 @@ class _Recorder:
         self.keep(self.t.call(EMBEDDING, self.indices, self.pick(first, axis=self.rows)))
 
     def sample(self, first: int, second: int) -> None:
-        self.token_ids.append(self.t.call(GREEDY_SAMPLE, self.pick(first)))
+        self.token_ids.append(self.t.call(LIKELIEST, self.pick(first)))
 
     def output(self, first: int, second: int) -> None:
         """Mark a result as an output; later steps may read it all the same."""

@@ -13,7 +13,6 @@ from cugraphs.kernels import (
     ADD,
     ADD_RMS_NORM,
     EMBEDDING,
-    GREEDY_SAMPLE,
     LINEAR,
     RMS_NORM,
     SILU_AND_MUL,
@@ -230,32 +229,3 @@ def test_silu_of_x_minus_silu_of_minus_x_is_x():
 def test_silu_and_mul_refuses_an_odd_width():
     with pytest.raises(ValueError, match=r"^silu_and_mul: x axis '2\*inter' is 5, expected"):
         SILU_AND_MUL.infer([ArrayType((1, 5), "float32")], {})
-
-
-# greedy_sample
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_greedy_sample_takes_the_lowest_id_of_a_tie_and_minus_one_for_nan(dtype):
-    nan, inf = np.nan, np.inf
-    logits = rows(
-        [0, 3, 3, 1],
-        [-2, -1, -1, -2],
-        [1, 1, 1, 1],
-        [9, 1, nan, 0],
-        [nan, 9, 0, 1],
-        [-inf, -inf, -5, -inf],
-        [0, inf, nan, 1],
-        [0, inf, 1, inf],
-        dtype=dtype,
-    )
-    (ids,) = GREEDY_SAMPLE.reference(logits)
-    assert ids.tolist() == [1, 1, 0, -1, -1, 2, -1, 1]
-    assert ids.dtype == np.int32
-
-
-def test_greedy_sample_finds_a_nan_anywhere_in_a_row():
-    for position in range(70):
-        logits = np.zeros((1, 70), np.float32)
-        logits[0, position] = np.nan
-        assert GREEDY_SAMPLE.reference(logits)[0] == [-1]

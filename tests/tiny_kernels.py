@@ -72,3 +72,19 @@ ACCUMULATE = Kernel(
     reference=_accumulate,
     cost=free,
 )
+
+
+def _likeliest(x: Array) -> tuple[Array]:
+    return (x.argmax(axis=1).astype(np.int32),)
+
+
+# The index of the largest value of each row: ids out of any activation.
+LIKELIEST = Kernel(
+    name="likeliest",
+    operands=(
+        Operand("token_ids", ("rows",), "int32", Access.WRITE),
+        Operand("x", ("rows", "width"), "T"),
+    ),
+    reference=_likeliest,
+    cost=free,
+)

@@ -6,6 +6,7 @@ Knows declarations and guarded arrays; how a source is built and run is `library
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+_LOCK = threading.RLock()  # the runtime serves one caller at a time
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -67,25 +69,26 @@ def emulate(
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
     buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
     library = _library_for(kernel, emulated(launches), checked)
-    if library is not None:
-        library.register(list(buffers.values()))
-    for launch in launches:
-        if isinstance(launch, MatrixProduct):
-            _matrix_product({name: guarded.array for name, guarded in memory.items()})
-            continue
-        for part in launch.on(""):
-            assert library is not None
-            names = part.operands if part.operands is not None else tuple(buffers)
-            library.launch(
-                part.function,
-                part.grid,
-                part.block,
-                [*(buffers[name] for name in names), *part.scalars],
-                shared_bytes=part.shared_bytes,
-                order=order,
-                seed=seed,
-                programmatic=part.programmatic,
-            )
+    with _LOCK:
+        if library is not None:
+            library.register(list(buffers.values()))
+        for launch in launches:
+            if isinstance(launch, MatrixProduct):
+                _matrix_product({name: guarded.array for name, guarded in memory.items()})
+                continue
+            for part in launch.on(""):
+                assert library is not None
+                names = part.operands if part.operands is not None else tuple(buffers)
+                library.launch(
+                    part.function,
+                    part.grid,
+                    part.block,
+                    [*(buffers[name] for name in names), *part.scalars],
+                    shared_bytes=part.shared_bytes,
+                    order=order,
+                    seed=seed,
+                    programmatic=part.programmatic,
+                )
     for operand, array in pairs:
         memory[operand.name].check(kernel.name)
         if operand.access is not Access.READ:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -75,12 +74,12 @@ class _Variable(ctypes.Structure):
 # `tile` of _ZZ6kernelPfE4tile, the name of a __shared__ array; copies of one name end in _0, _1.
 _LOCAL_NAME = re.compile(r"E(?P<characters>\d+)(?P<name>[A-Za-z_]\w*)$")
 
-# The runtime runs one launch at a time.
-_LOCK = threading.RLock()
-
 
 class Library:
-    """Some instantiations of one ``.cu`` file, plain or checked."""
+    """Some instantiations of one ``.cu`` file, plain or checked.
+
+    All libraries share one runtime, which knows one set of operands and runs one launch at a time.
+    """
 
     def __init__(self, source: Path, functions: Sequence[str], *, checked: bool) -> None:
         """Build what is not in the cache, then load it.
@@ -147,22 +146,21 @@ class Library:
         self._check_arguments(function, arguments)
         values = [_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
-        with _LOCK:
-            self._runtime.emu_set_order(ORDERS[order], ctypes.c_ulonglong(seed))
-            failed = self._runtime.emu_launch(
-                self._entry(function),
-                self._library.emu_dynamic_shared,
-                pointers,
-                (ctypes.c_uint * 3)(*grid),
-                block,
-                shared_bytes,
-                int(self.checked),
-                int(programmatic),
-                self._variables,
-                len(self._variables),
-            )
-            if failed:
-                raise EmulationError(self._failure(function))
+        self._runtime.emu_set_order(ORDERS[order], ctypes.c_ulonglong(seed))
+        failed = self._runtime.emu_launch(
+            self._entry(function),
+            self._library.emu_dynamic_shared,
+            pointers,
+            (ctypes.c_uint * 3)(*grid),
+            block,
+            shared_bytes,
+            int(self.checked),
+            int(programmatic),
+            self._variables,
+            len(self._variables),
+        )
+        if failed:
+            raise EmulationError(self._failure(function))
 
     def register(self, buffers: Sequence[Buffer]) -> None:
         """Say which memory the following launches may access; a checked library needs it."""
