@@ -122,7 +122,8 @@ class Operand:
     Args:
         name: the parameter's name in ``launch``, ``reference`` and the ``__global__`` function.
         shape: axis names; ``"2*inter"`` is twice the axis ``inter``, ``"seqs+1"`` one more.
-        dtype: a :data:`DTYPES` key, or ``"T"``: the one dtype that all ``"T"`` operands share.
+        dtype: a :data:`DTYPES` key; or ``"T"``, the one dtype that all ``"T"`` operands share; or
+            of a result ``"W"``, what is wide for T: float32, in a float64 run float64.
         access: how the launch touches it.
         optional: may be left out; only the last operands can be.
     """
@@ -281,10 +282,11 @@ class Kernel:
         ):
             raise ValueError(f"{self.name}: only the last READ operands can be optional")
         for operand in self.operands:
-            if operand.dtype not in DTYPES and operand.dtype != "T":
+            derived = ("T", "W") if operand.access is Access.WRITE else ("T",)
+            if operand.dtype not in (*DTYPES, *derived):
                 raise ValueError(
                     f"{self.name}: {operand.name} has dtype {operand.dtype!r}, "
-                    f"expected 'T' or one of {', '.join(DTYPES)}"
+                    f"expected {' or '.join(map(repr, derived))} or one of {', '.join(DTYPES)}"
                 )
         self._check_produced()
 
@@ -299,10 +301,10 @@ class Kernel:
                         f"{self.name}: axis {name!r} of {operand.name} is not an axis of an "
                         "operand that is passed, expected that or a scalar"
                     )
-            if operand.dtype == "T" and all(other.dtype != "T" for other in given):
+            if operand.dtype in ("T", "W") and all(other.dtype != "T" for other in given):
                 raise ValueError(
-                    f"{self.name}: {operand.name} has dtype 'T', which no operand that is passed "
-                    "has; expected a fixed dtype"
+                    f"{self.name}: {operand.name} has dtype {operand.dtype!r}, and no operand that "
+                    "is passed has dtype 'T'; expected a fixed dtype"
                 )
 
     @cached_property
@@ -386,10 +388,11 @@ class Kernel:
                     axes[name] = int(attrs[name])
         if self.check is not None:
             self.check(axes, **attrs)
+        derived = {"T": t_dtype, "W": "float64" if t_dtype == "float64" else "float32"}
         produced = [
             ArrayType(
                 tuple([_scaled(scale, axes[name], offset) for scale, name, offset in operand.axes]),
-                operand.dtype if operand.dtype != "T" else t_dtype,
+                derived.get(operand.dtype, operand.dtype),
             )
             for operand in self.produced
         ]

@@ -37,7 +37,7 @@ class PreparedLaunch:
 
         self._driver = driver
         self.label = launch.function
-        self._function = driver.CUfunction(_function(kernel, launch.function, launch.shared_bytes))
+        self._function = driver.CUfunction(_function(kernel, launch))
         values: list[np.generic] = [np.uint64(pointer) for pointer in pointers]
         values += launch.scalars
         # The driver reads each argument where its pointer says; the arrays keep both alive.
@@ -129,7 +129,13 @@ def prepare(
     pointers |= {o.name: int(array.data.ptr) for o, array in _pairs(kernel, arrays)}
     prepared: list[Prepared] = []
     dtype = kernel.dtype_of(types)
-    for launch in kernel.launches(axes, dtype, **attrs):
+    arch = device_arch()
+    parts = [
+        part
+        for launch in kernel.launches(axes, dtype, **attrs)
+        for part in (launch.on(arch) if isinstance(launch, Launch) else (launch,))
+    ]
+    for launch in parts:
         if isinstance(launch, Launch):
             names = launch.operands or [operand.name for operand in kernel.operands]
             prepared.append(
@@ -171,23 +177,28 @@ def device_arch() -> str:
 
 
 @cache
-def _function(kernel: Kernel, function: str, shared_bytes: int) -> int:
-    """The CUfunction of one instantiation, compiled for the current device or from the cache."""
+def _function(kernel: Kernel, launch: Launch) -> int:
+    """The CUfunction of a launch, compiled for the current device or from the cache."""
     import cupy
     from cuda.bindings import driver
 
     assert kernel.source is not None, f"{kernel.name}: launches without a source file"
-    cubin = compile_cubin(kernel.source, function, device_arch())
+    cubin = compile_cubin(kernel.source, launch.function, launch.arch or device_arch())
     module = cupy.cuda.function.Module()
     module.load(cubin.data)
     found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     pointer = int(found.ptr)
-    if shared_bytes > 48 * 1024:  # above it a kernel must opt in
+    if launch.shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (error,) = driver.cuFuncSetAttribute(driver.CUfunction(pointer), attribute, shared_bytes)
+        (error,) = driver.cuFuncSetAttribute(
+            driver.CUfunction(pointer), attribute, launch.shared_bytes
+        )
         if error:
-            raise RuntimeError(f"launch: {function} asks for {shared_bytes} bytes: {error.name}")
+            raise RuntimeError(
+                f"launch: {launch.function} asks for {launch.shared_bytes} bytes of shared memory, "
+                f"and the driver answers {error.name}"
+            )
     return pointer
 
 

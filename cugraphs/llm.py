@@ -215,16 +215,20 @@ class LLM:
     def _choose_length(self, max_model_len: int | None) -> int:
         if max_model_len is None:
             return self.config.longest_max_model_len
-        if not isinstance(max_model_len, int) or max_model_len < 2:
-            raise ValueError(f"LLM: max_model_len is {max_model_len!r}, expected at least 2")
+        if type(max_model_len) is not int or max_model_len < 2:
+            raise ValueError(
+                f"LLM: max_model_len is {max_model_len!r}, expected an integer of at least 2"
+            )
         self.config.check_max_model_len(max_model_len)
         return max_model_len
 
     def _plan(
         self, max_num_seqs: int, num_kv_blocks: int | None, batch_invariant: bool
     ) -> StepPlan:
-        if not isinstance(max_num_seqs, int) or max_num_seqs < 1:
-            raise ValueError(f"LLM: max_num_seqs is {max_num_seqs!r}, expected at least 1")
+        if type(max_num_seqs) is not int or max_num_seqs < 1:
+            raise ValueError(
+                f"LLM: max_num_seqs is {max_num_seqs!r}, expected an integer of at least 1"
+            )
         cache = plan_kv_cache(
             self.config,
             self.dtype,

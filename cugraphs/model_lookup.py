@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cugraphs.checkpoint import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME, read_weight_map
 from cugraphs.model_file import ModelFileError
-from cugraphs.one_line import quoted, reason
+from cugraphs.one_line import one_line, quoted, reason
 
 DEMO_NAME = "demo"
 _TOKENIZER_NAME = "tokenizer.json"
@@ -61,7 +61,13 @@ def find_model(model: str | Path, *, allow_download: bool = True) -> Path:
 
     Raises:
         ModelLookupError: Nothing of that name, or a download that failed.
+        TypeError: `model` is neither a string nor a path.
     """
+    if not isinstance(model, str | Path):
+        raise TypeError(
+            f"find_model: model is {one_line(repr(model))} ({type(model).__name__}), "
+            f"expected {_WANTED}"
+        )
     if model == DEMO_NAME:
         return _demo_folder()
     folder = _existing_folder(Path(model)) if model != "" else None  # Path("") would be "."

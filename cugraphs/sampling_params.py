@@ -124,11 +124,15 @@ class SamplingParams:
         """Check every value and hold it in one form: int, float, tuple or `TokenBias`."""
         count, real = _integer, _real
         checked: dict[str, object] = {
-            "n": count("n", self.n, 1, _INT32_MAX, "n >= 1"),
+            "n": count("n", self.n, 1, _INT32_MAX, "1 <= n < 2**31"),
             "max_tokens": self.max_tokens,
-            "min_tokens": count("min_tokens", self.min_tokens, 0, _INT32_MAX, "min_tokens >= 0"),
+            "min_tokens": count(
+                "min_tokens", self.min_tokens, 0, _INT32_MAX, "0 <= min_tokens < 2**31"
+            ),
             "temperature": real("temperature", self.temperature, 0, 1000),
-            "top_k": count("top_k", self.top_k, -1, _INT32_MAX, "top_k >= 1, or 0 or -1 for off"),
+            "top_k": count(
+                "top_k", self.top_k, -1, _INT32_MAX, "1 <= top_k < 2**31, or 0 or -1 for off"
+            ),
             "top_p": real("top_p", self.top_p, 0, 1, low_is_open=True),
             "min_p": real("min_p", self.min_p, 0, 1),
             # The two limits keep a float32 logit finite: inf * 0 would be NaN.
@@ -145,7 +149,7 @@ class SamplingParams:
         if checked["top_k"] == -1:
             checked["top_k"] = 0
         if self.max_tokens is not None:
-            expected = "max_tokens >= 1, or None for no limit of its own"
+            expected = "1 <= max_tokens < 2**31, or None for no limit of its own"
             checked["max_tokens"] = count("max_tokens", self.max_tokens, 1, _INT32_MAX, expected)
         for name in ("logprobs", "prompt_logprobs"):
             if checked[name] is not None:

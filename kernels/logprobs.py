@@ -31,6 +31,7 @@ from cugraphs.kernel import (
     Kernel,
     Launch,
     Operand,
+    compute_dtype,
 )
 
 from .launch_shapes import vector_width
@@ -53,14 +54,14 @@ def reference(
         max_logprobs: columns of the list.
 
     Returns:
-        target_logprobs, float32 [rows]; target_ranks, int32 [rows]; top_ids, int32
-        [rows, max_logprobs]; top_logprobs, float32 [rows, max_logprobs].
+        target_logprobs, float32 [rows], float64 for float64 logits; target_ranks, int32 [rows]; top_ids, int32
+        [rows, max_logprobs]; top_logprobs, as target_logprobs [rows, max_logprobs].
     """
-    rows = len(logits)
-    target_logprobs = np.zeros(rows, np.float32)
+    rows, dtype = len(logits), compute_dtype(logits.dtype)
+    target_logprobs = np.zeros(rows, dtype)
     target_ranks = np.zeros(rows, np.int32)
     top_ids = np.full((rows, max_logprobs), -1, np.int32)
-    top_logprobs = np.zeros((rows, max_logprobs), np.float32)
+    top_logprobs = np.zeros((rows, max_logprobs), dtype)
     results = (target_logprobs, target_ranks, top_ids, top_logprobs)
     wanted = num_logprobs >= 0
     if not wanted.any():
@@ -172,10 +173,10 @@ def _case(
 LOGPROBS = Kernel(
     name="logprobs",
     operands=(
-        Operand("target_logprobs", ("rows",), "float32", Access.WRITE),
+        Operand("target_logprobs", ("rows",), "W", Access.WRITE),
         Operand("target_ranks", ("rows",), "int32", Access.WRITE),
         Operand("top_ids", ("rows", "max_logprobs"), "int32", Access.WRITE),
-        Operand("top_logprobs", ("rows", "max_logprobs"), "float32", Access.WRITE),
+        Operand("top_logprobs", ("rows", "max_logprobs"), "W", Access.WRITE),
         Operand("logits", ("rows", "vocab"), "T"),
         Operand("token_ids", ("rows",), "int32"),
         Operand("target_ids", ("rows",), "int32"),

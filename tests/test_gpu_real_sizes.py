@@ -40,17 +40,16 @@ SHAPES = {
 class TorchTensor:
     """A torch tensor as the checkpoint's interface."""
 
-    def __init__(self, tensor):
+    def __init__(self, torch, tensor):
+        self._torch = torch
         self.shape = tuple(tensor.shape)
         self.dtype = str(tensor.dtype).removeprefix("torch.")
         self._tensor = tensor
 
     def array(self):
-        import torch
-
         tensor = self._tensor.detach().cpu().contiguous()
-        if tensor.dtype == torch.bfloat16:
-            return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+        if tensor.dtype == self._torch.bfloat16:
+            return tensor.view(self._torch.uint16).numpy().view(ml_dtypes.bfloat16)
         return tensor.numpy()
 
 
@@ -93,7 +92,7 @@ def models(request):
         low = model.bfloat16()
         hidden = low.model(tokens).last_hidden_state[0, wanted]
         logits["bfloat16"] = low.lm_head(hidden).float().cpu().numpy()
-    tensors = {name: TorchTensor(t) for name, t in low.state_dict().items()}
+    tensors = {name: TorchTensor(torch, t) for name, t in low.state_dict().items()}
     if config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
     hf_config = {

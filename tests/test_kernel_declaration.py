@@ -179,7 +179,7 @@ def test_a_result_of_unknown_size_or_dtype_is_refused():
             kernel(Operand("out", (wrong,), "int32", Access.WRITE), x, bias)
     kernel(Operand("out", ("m",), "int32", Access.WRITE), x, reference=lambda x, *, m: ())
     with pytest.raises(
-        ValueError, match=r"^k: out has dtype 'T', which no operand that is passed ha"
+        ValueError, match=r"^k: out has dtype 'T', and no operand that is passed ha"
     ):
         kernel(Operand("out", ("n",), "T", Access.WRITE), x, bias)
 

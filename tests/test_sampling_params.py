@@ -114,17 +114,17 @@ def test_the_caller_can_change_its_own_objects_afterwards():
 
 NAN, INF = math.nan, math.inf
 REFUSED = [
-    ({"n": 0}, "n is 0, expected n >= 1"),
-    ({"max_tokens": 0}, "max_tokens is 0, expected max_tokens >= 1, or None"),
-    ({"max_tokens": 2**31}, "max_tokens is 2147483648, expected max_tokens >= 1"),
-    ({"min_tokens": -1}, "min_tokens is -1, expected min_tokens >= 0"),
+    ({"n": 0}, "n is 0, expected 1 <= n < 2**31"),
+    ({"max_tokens": 0}, "max_tokens is 0, expected 1 <= max_tokens < 2**31, or None"),
+    ({"max_tokens": 2**31}, "max_tokens is 2147483648, expected 1 <= max_tokens < 2**31"),
+    ({"min_tokens": -1}, "min_tokens is -1, expected 0 <= min_tokens < 2**31"),
     (
         {"min_tokens": 5, "max_tokens": 4},
         "min_tokens is 5, expected 0 <= min_tokens <= max_tokens = 4",
     ),
     ({"temperature": -0.1}, "temperature is -0.1, expected 0 <= temperature <= 1000"),
     ({"temperature": 1001}, "temperature is 1001, expected 0 <= temperature <= 1000"),
-    ({"top_k": -2}, "top_k is -2, expected top_k >= 1, or 0 or -1 for off"),
+    ({"top_k": -2}, "top_k is -2, expected 1 <= top_k < 2**31, or 0 or -1 for off"),
     ({"top_p": 0}, "top_p is 0, expected 0 < top_p <= 1"),
     ({"top_p": 1.5}, "top_p is 1.5, expected 0 < top_p <= 1"),
     ({"min_p": 1.01}, "min_p is 1.01, expected 0 <= min_p <= 1"),
@@ -186,7 +186,7 @@ WRONG_TYPE = [
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
         for value in (1, None, "yes")
     ),
-    ({"n": None}, "n is None, expected an integer, n >= 1"),
+    ({"n": None}, "n is None, expected an integer, 1 <= n < 2**31"),
     ({"stop": 5}, "stop is 5, expected a string or a list of strings"),
     ({"stop": [5]}, "stop holds 5, expected strings"),
     ({"stop": b"a"}, "stop holds 97, expected strings"),

@@ -1,4 +1,4 @@
-"""``cugraphs check [KERNEL ...]``: prove kernels on this machine, the project's or a user's own.
+"""Prove kernels on this machine, the project's or a user's own.
 
 Runs the stages that the machine has the tools for and names those that it lacks.
 """

@@ -38,7 +38,10 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="decode rows (default 1)")
     parser.add_argument(
-        "--context", type=int, metavar="N", help="tokens in each sequence (default: a quarter)"
+        "--context",
+        type=int,
+        metavar="N",
+        help="tokens in each sequence (default: a quarter of the longest)",
     )
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
     parser.add_argument(

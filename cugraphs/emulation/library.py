@@ -72,7 +72,7 @@ class _Variable(ctypes.Structure):
 
 
 # `tile` of _ZZ6kernelPfE4tile, the name of a __shared__ array; copies of one name end in _0, _1.
-_LOCAL_NAME = re.compile(r"E(?P<characters>\d+)(?P<name>[A-Za-z_]\w*)$")
+_LOCAL_NAME = re.compile(r".*E(?P<characters>\d+)(?P<name>[A-Za-z_]\w*)$")
 
 
 class Library:
