@@ -110,13 +110,13 @@ __device__ __forceinline__ void attend_row(
         scores[n] = lanes_sum<kLanes>(dot);
         if (first + n * kStreams + stream < length) best = fmaxf(best, scores[n]);
       }
-      const float keep = exp2f(highest[h] - best);
+      const float keep = exp2_for<T>(highest[h] - best);
       highest[h] = best;
       float added = 0.0f;
 #pragma unroll
       for (int n = 0; n < kTokens; ++n) {
         const bool live = first + n * kStreams + stream < length;
-        scores[n] = live ? exp2f(scores[n] - best) : 0.0f;
+        scores[n] = live ? exp2_for<T>(scores[n] - best) : 0.0f;
         added += scores[n];
       }
       totals[h] = fmaf(totals[h], keep, added);
@@ -143,7 +143,7 @@ __device__ __forceinline__ void attend_row(
     for (int offset = kLanes; offset < 32; offset *= 2) {
       best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, offset));
     }
-    const float keep = exp2f(highest[h] - best);
+    const float keep = exp2_for<T>(highest[h] - best);
     highest[h] = best;
     totals[h] = streams_sum<kLanes>(__fmul_rn(totals[h], keep));
 #pragma unroll
@@ -179,7 +179,7 @@ __device__ __forceinline__ void attend_row(
     for (int column = threadIdx.x; column < kHeadDim; column += kThreads) {
       float total = 0.0f, sum = 0.0f;
       for (int w = 0; w < kWarps; ++w) {
-        const float keep = exp2f(warp_highest[w] - best);
+        const float keep = exp2_for<T>(warp_highest[w] - best);
         total = fmaf(warp_totals[w], keep, total);
         sum = fmaf(warp_sums[w][column], keep, sum);
       }

@@ -49,6 +49,27 @@ __device__ __forceinline__ float lanes_sum(float v) {
   return v;
 }
 
+// 2^x for x <= 0. exp2f may be off by 2 units of the last place, which float32 results would show;
+// for float this is off by about 0.6, and 0 below -126 like exp2f in a build that flushes denormals.
+template <typename T>
+__device__ __forceinline__ float exp2_for(float x) {
+  return exp2f(x);
+}
+template <>
+__device__ __forceinline__ float exp2_for<float>(float x) {
+  if (x < -126.0f) return 0.0f;
+  const float whole = rintf(x), rest = x - whole;  // |rest| <= 1/2
+  float power = 1.52527338e-5f;                    // ln(2)^k / k!, k from 7 to 0
+  power = fmaf(power, rest, 1.54035304e-4f);
+  power = fmaf(power, rest, 1.33335581e-3f);
+  power = fmaf(power, rest, 9.61812911e-3f);
+  power = fmaf(power, rest, 5.55041087e-2f);
+  power = fmaf(power, rest, 2.40226507e-1f);
+  power = fmaf(power, rest, 6.93147181e-1f);
+  power = fmaf(power, rest, 1.0f);
+  return power * __int_as_float((static_cast<int>(whole) + 127) << 23);
+}
+
 // The sum over the block, in every thread. Deterministic: lanes, then warps, in a fixed order.
 // All threads of the block call it; the barrier at the end lets it be called again.
 template <int kThreads>

@@ -54,8 +54,8 @@ def reference(
         max_logprobs: columns of the list.
 
     Returns:
-        target_logprobs, float32 [rows], float64 for float64 logits; target_ranks, int32 [rows]; top_ids, int32
-        [rows, max_logprobs]; top_logprobs, as target_logprobs [rows, max_logprobs].
+        target_logprobs, float32 [rows] (float64 for float64 logits); target_ranks, int32 [rows];
+        top_ids, int32 [rows, max_logprobs]; top_logprobs, as target_logprobs, [rows, max_logprobs].
     """
     rows, dtype = len(logits), compute_dtype(logits.dtype)
     target_logprobs = np.zeros(rows, dtype)

@@ -157,17 +157,26 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
     fill_cached(k_cache, first_key);
     __syncthreads();
     float scores[2][4] = {};
+    // Summed in parts of 32 columns: one long chain would lose bits at head_dim 256.
+    for (int first = 0; first < kPadded; first += 32) {
+      float part[2][4] = {};
 #pragma unroll 4
-    for (int d = 0; d < kPadded; d += 4) {
-      const Four a0 = four_at(queries + row0 * kStride + d);
-      const Four a1 = four_at(queries + (row0 + 1) * kStride + d);
+      for (int d = first; d < min(first + 32, kPadded); d += 4) {
+        const Four a0 = four_at(queries + row0 * kStride + d);
+        const Four a1 = four_at(queries + (row0 + 1) * kStride + d);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const Four b = four_at(cached + (column + 8 * j) * kStride + d);
+          for (int k = 0; k < 4; ++k) {
+            part[0][j] = fmaf(a0.v[k], b.v[k], part[0][j]);
+            part[1][j] = fmaf(a1.v[k], b.v[k], part[1][j]);
+          }
+        }
+      }
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const Four b = four_at(cached + (column + 8 * j) * kStride + d);
-        for (int k = 0; k < 4; ++k) {
-          scores[0][j] = fmaf(a0.v[k], b.v[k], scores[0][j]);
-          scores[1][j] = fmaf(a1.v[k], b.v[k], scores[1][j]);
-        }
+        scores[0][j] += part[0][j];
+        scores[1][j] += part[1][j];
       }
     }
     __syncthreads();  // before V replaces K
@@ -183,12 +192,12 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
       for (int offset = 1; offset < 8; offset *= 2) {
         best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, offset));
       }
-      const float keep = exp2f(highest[i] - best);
+      const float keep = exp2_for<T>(highest[i] - best);
       highest[i] = best;
       float added = 0.0f;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float prob = column + 8 * j < limit ? exp2f(scores[i][j] - best) : 0.0f;
+        const float prob = column + 8 * j < limit ? exp2_for<T>(scores[i][j] - best) : 0.0f;
         probs[(row0 + i) * kProbsStride + column + 8 * j] = prob;
         added += prob;
       }

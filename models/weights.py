@@ -130,7 +130,13 @@ def load_weights(
     table = weight_table(config)
     names = check_tensors(tensors, config, source)
     types = {name: ArrayType(weight.shape, dtype) for name, weight in table.items()}
-    rope = cos_sin_table(config.rope, config.head_dim, max_model_len)
+    try:
+        rope = cos_sin_table(config.rope, config.head_dim, max_model_len)
+    except MemoryError as error:
+        raise MemoryError(
+            f"{source}: the RoPE table of max_model_len {max_model_len} does not fit ({error}); "
+            "pass a smaller max_model_len"
+        ) from None
     types[ROPE_COS_SIN] = ArrayType(rope.shape, "float32")
     try:
         weights = allocate_arrays(types, device.allocate_bytes)

@@ -81,7 +81,10 @@ class ModelRun:
                 zip(prompts, starts, self.block_tables, strict=False)
             )
         ]
-        outputs = self.runner._run_mixed(chunks)
+        outputs = {
+            name: self.runner.device.read(array)
+            for name, array in self.runner._run_mixed(chunks).items()
+        }
         ends = np.cumsum([chunk.num_logits for chunk in chunks])
         logits = np.split(outputs["logits"].copy(), ends[:-1])
         return outputs["token_ids"][ends - 1].tolist(), logits

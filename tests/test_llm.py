@@ -590,6 +590,7 @@ BAD_ARGUMENTS = [
     ({"max_model_len": 257}, "max_model_len is 257, expected at most 256"),
     ({"max_model_len": "9"}, "max_model_len is '9', expected"),
     ({"max_num_seqs": 0}, "max_num_seqs is 0, expected an integer of at least 1"),
+    ({"max_num_seqs": True}, "max_num_seqs is True, expected an integer of at least 1"),
     ({"max_num_seqs": 2.5}, "max_num_seqs is 2.5, expected an integer of at least 1"),
     ({"num_kv_blocks": 16}, "num_kv_blocks is 16, expected at least 17: 16 for max_model_len 256"),
     ({"seed": -1}, "seed is -1, expected 0 <= seed < 2**64, or None"),

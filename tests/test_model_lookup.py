@@ -71,6 +71,12 @@ def refusal(model, **arguments):
     return text
 
 
+@pytest.mark.parametrize("model", [None, 5, b"demo", ["demo"]])
+def test_a_model_of_another_type_is_refused(model):
+    with pytest.raises(TypeError, match=r"^find_model: model is .*, expected a folder, 'demo' or"):
+        find_model(model)
+
+
 # ---- folders and the demo
 
 

