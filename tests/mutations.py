@@ -46,8 +46,6 @@ def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation
     return tuple(Mutation(kernel, file, *bug) for bug in bugs)
 
 
-BARRIER = "    __syncthreads();\n"
-
 MUTATIONS: tuple[Mutation, ...] = (
     # -------------------------------------------------------------------------------- embedding
     *_bugs(
@@ -383,7 +381,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("shared memory without the padding", "stride = -(-head_dim // 4) * 4 + 4", "stride = -(-head_dim // 4) * 4"),
         (
             "rows alone differ from decode in the heads of a block",
-            "            template, parts = row_template(axes, dtype)\n"[4:],
+            "        template, parts = row_template(axes, dtype)\n",
             "        template, parts = row_template(axes, dtype)\n"
             '        template = template.replace(", 4, 256", ", 2, 256")\n',
         ),
@@ -435,7 +433,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("a dead row gives -1", "token_ids[row] = 0;", "token_ids[row] = -1;"),
         ("a dead row is sampled", "  if (slot < 0) {\n", "  if (slot < -1) {\n"),
         ("no barrier before the parameters are read", "    __syncthreads();\n    Prefix kept", "    Prefix kept"),
-        ("top_p of the unfiltered row", "lowest", "lowest"),
         ("32 bits in the low half of a share", "((total & 0xffffffffu) * draw >> 24)", "(static_cast<unsigned>(total) * draw >> 24)"),
         ("weights in the power of 2, not of e", "1.4426950408889634 * inverse", "1.0 * inverse"),
         ("top_p is ignored below 1", "parameters.top_p < 1.0f", "parameters.top_p < 0.9f"),
@@ -480,7 +477,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("no barrier in the sort", "      }\n      __syncthreads();\n    }\n  }\n}", "      }\n    }\n  }\n}"),
         ("padding sorts before the candidates", "s.candidates[i] = ~Sum(0);", "s.candidates[i] = 0;"),
         ("the bins keep what they held", "s.bins.high[bin][lane_index()] = s.bins.low[bin][lane_index()] = 0;", "s.bins.high[bin][lane_index()] = 0;"),
-        ("equal logits by descending id", "           static_cast<unsigned>(id);\n}", "           ~static_cast<unsigned>(id);\n}"),
     ),
     # --------------------------------------------------------------------------------- logprobs
     *_bugs(
@@ -498,7 +494,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the rank is not reset", "      if (threadIdx.x == 0) tokens_before = 0;\n", ""),
         ("overflows for large logits", "sum += expf(logit - peak);", "sum += expf(logit) * expf(-peak);"),
         ("the sampled token in place of the target", "target_ids[row] >= 0 ? target_ids[row] : token_ids[row]", "token_ids[row]"),
-        ("the list of the first row for all", "      for (int i = threadIdx.x; i < count; i += kRowThreads) {\n          const long long at = static_cast<long long>(row) * max_logprobs + i;"[0:0] + "top_ids[at] = candidate_id(candidate);", "top_ids[i] = candidate_id(candidate);"),
+        ("the list of the first row for all", "top_ids[at] = candidate_id(candidate);", "top_ids[i] = candidate_id(candidate);"),
         ("barrier missing before the rank is read", "      __syncthreads();\n      rank", "      rank"),
         ("a token too few in the list", "return Sum(count);", "return Sum(count - 1);"),
     ),

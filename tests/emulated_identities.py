@@ -1,0 +1,219 @@
+"""Identities between runs of the kernels' sources on the CPU, bit for bit.
+
+Tolerances cannot see what these see: an order of additions that depends on the batch or on which
+thread comes first, and a rounding that two kernels promise to share. Every identity takes the
+kernels by name, so that it can also be asked of kernels with a bug planted in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from cugraphs.emulation import emulate
+from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Array, Case, Kernel
+from cugraphs.testing import ORDERS, case_arrays
+
+Kernels = Mapping[str, Kernel]
+Identity = Callable[[Kernels], None]
+
+# Larger inputs than this take seconds a run, and reach no code that smaller ones do not.
+MAX_ELEMENTS = 500_000
+
+
+def run(kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, object], **how: str):
+    """All that the kernel writes: WRITE operands, then the UPDATE ones."""
+    given = [array.copy() for array in arrays]
+    written = emulate(kernel, given, attrs, **how)
+    num_updated = sum(operand.access is Access.UPDATE for operand in kernel.operands)
+    return [*written, *given[:num_updated]]
+
+
+def assert_same_bits(what: str, actual: Sequence[Array], expected: Sequence[Array]) -> None:
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype and a.shape == e.shape, f"{what}: other shapes or dtypes"
+        a_bits, e_bits = np.ascontiguousarray(a).view(np.uint8), np.ascontiguousarray(e)
+        differ = np.count_nonzero(a_bits != e_bits.view(np.uint8))
+        assert not differ, f"{what}: {differ} bytes differ, expected the same bits"
+
+
+def small_cases(kernel: Kernel) -> list[Case]:
+    return [
+        case
+        for case in kernel.cases
+        if sum(array.size for array in case_arrays(kernel, case, "float32")) <= MAX_ELEMENTS
+    ]
+
+
+def _case(kernel: Kernel, name: str) -> Case:
+    return next(case for case in kernel.cases if case.name == name)
+
+
+def orders_agree(name: str) -> Identity:
+    """A kernel's bits do not depend on which thread comes first."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for case in small_cases(kernel):
+            arrays = case_arrays(kernel, case, "float32")
+            first, *others = (run(kernel, arrays, case.attrs, order=order) for order in ORDERS)
+            for order, other in zip(ORDERS[1:], others, strict=True):
+                assert_same_bits(f"{name} {case.name} in {order} order", other, first)
+
+    check.__name__ = "orders_agree"
+    return check
+
+
+def reference_bits(name: str) -> Identity:
+    """A kernel whose every operation is rounded on its own has the bits of its reference.
+
+    But for the sign of a zero, which NumPy's subtraction and ours may give differently.
+    """
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for case in small_cases(kernel):
+            for dtype in CUDA_TYPES:
+                arrays = case_arrays(kernel, case, dtype)
+                found = run(kernel, arrays, case.attrs)
+                expected = kernel.reference(*(array.copy() for array in arrays), **case.attrs)
+                for a, e in zip(found, expected, strict=True):
+                    same = (a == e) | (np.isnan(a) & np.isnan(e))
+                    assert same.all(), f"{name} {case.name} {dtype}: not its reference's bits"
+
+    check.__name__ = "reference_bits"
+    return check
+
+
+def fused_norm_is_add_then_norm(kernels: Kernels) -> None:
+    """ADD_RMS_NORM gives the bits of ADD followed by RMS_NORM."""
+    add, norm, fused = (kernels[name] for name in ("add", "rms_norm", "add_rms_norm"))
+    for case in fused.cases:
+        for dtype in CUDA_TYPES:
+            a, b, weight = case_arrays(fused, case, dtype)
+            (total,) = run(add, [a, b], {})
+            (out,) = run(norm, [total, weight], case.attrs)
+            what = f"add_rms_norm {case.name} {dtype}"
+            assert_same_bits(what, run(fused, [a, b, weight], case.attrs), [total, out])
+
+
+def linear_rows_stand_alone(kernels: Kernels) -> None:
+    """With batch_invariant, a row's bits do not depend on how many rows are beside it."""
+    linear = kernels["linear"]
+    x, weight, bias = case_arrays(linear, _case(linear, "batch_invariant_tiles"), "bfloat16")
+    for dtype in ("bfloat16", "float32"):
+        wide = [array.astype(DTYPES[dtype]) for array in (x, weight, bias)]
+        (whole,) = run(linear, wide, {"batch_invariant": True})
+        for rows in (slice(0, 1), slice(4, 6), slice(1, 5), slice(16, 19), slice(2, 14)):
+            (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
+            assert_same_bits(f"linear rows {rows} {dtype}", [part], [whole[rows]])
+
+
+def few_rows_of_linear_are_batch_invariant(kernels: Kernels) -> None:
+    """Up to 4 rows our own kernel runs anyway, with the same bits with and without the flag."""
+    linear = kernels["linear"]
+    case = _case(linear, "four_rows_bias")
+    arrays = case_arrays(linear, case, "bfloat16")
+    invariant = run(linear, arrays, {"batch_invariant": True})
+    assert_same_bits("linear four_rows_bias", run(linear, arrays, {}), invariant)
+
+
+def decode_rows_stand_alone(kernels: Kernels) -> None:
+    """A row of decode attention has the same bits alone and in a batch."""
+    decode = kernels["paged_decode_attention"]
+    case = _case(decode, "block_edges")
+    q, k_cache, v_cache, tables, seq_lens = case_arrays(decode, case, "float32")
+    (whole,) = run(decode, [q, k_cache, v_cache, tables, seq_lens], case.attrs)
+    for row in range(len(q)):
+        one = slice(row, row + 1)
+        alone = run(decode, [q[one], k_cache, v_cache, tables[one], seq_lens[one]], case.attrs)
+        assert_same_bits(f"paged_decode_attention row {row}", alone, [whole[one]])
+
+
+def blocks_may_lie_anywhere(name: str) -> Identity:
+    """Attention has the same bits when the blocks of the cache are moved."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for case in (_case(kernel, "block_edges"), _case(kernel, "long")):
+            q, k_cache, v_cache, tables, *rest = case_arrays(kernel, case, "float32")
+            moved_to = np.random.default_rng(1).permutation(len(k_cache))
+            came_from = np.argsort(moved_to)
+            moved = [k_cache[came_from], v_cache[came_from], moved_to[tables].astype(np.int32)]
+            expected = run(kernel, [q, k_cache, v_cache, tables, *rest], case.attrs)
+            assert_same_bits(
+                f"{name} {case.name} with its blocks moved",
+                run(kernel, [q, *moved, *rest], case.attrs),
+                expected,
+            )
+
+    check.__name__ = "blocks_may_lie_anywhere"
+    return check
+
+
+def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
+    """With batch_invariant, each row of a chunk has the bits that decode gives that token."""
+    prefill, decode = kernels["paged_prefill_attention"], kernels["paged_decode_attention"]
+    for name in ("batch_invariant", "batch_invariant_group_of_9"):
+        for dtype in ("bfloat16", "float32"):
+            case = _case(prefill, name)
+            q, k_cache, v_cache, tables, seq_lens, starts = case_arrays(prefill, case, dtype)
+            (chunks,) = run(
+                prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs
+            )
+            rows, row_tables, lengths = [], [], []
+            for seq, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+                rows += range(start, end)
+                row_tables += [tables[seq]] * (end - start)
+                lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
+            given = [q[rows], k_cache, v_cache, np.array(row_tables), np.array(lengths, np.int32)]
+            what = f"paged_prefill_attention {name} {dtype}"
+            assert_same_bits(what, [chunks[rows]], run(decode, given, case.attrs))
+
+
+def listed_target_agrees(kernels: Kernels) -> None:
+    """A target that is among the listed tokens stands at its rank, with the same logprob."""
+    kernel, found = kernels["logprobs"], 0
+    for case in small_cases(kernel):
+        arrays = case_arrays(kernel, case, "float32")
+        target_logprobs, ranks, top_ids, top_logprobs = run(kernel, arrays, case.attrs)
+        _, token_ids, target_ids, num_logprobs = arrays
+        targets = np.where(target_ids >= 0, target_ids, token_ids)
+        for row in np.flatnonzero((ranks > 0) & (ranks <= num_logprobs)):
+            found += 1
+            at = ranks[row] - 1
+            assert top_ids[row, at] == targets[row], f"logprobs {case.name}: rank of row {row}"
+            pair = [top_logprobs[row, at : at + 1]], [target_logprobs[row : row + 1]]
+            assert_same_bits(f"logprobs {case.name} row {row}", *pair)
+    assert found, "logprobs: no case has a target that is listed"
+
+
+IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
+    "embedding": (orders_agree("embedding"), reference_bits("embedding")),
+    "add": (orders_agree("add"), reference_bits("add")),
+    "rms_norm": (orders_agree("rms_norm"), fused_norm_is_add_then_norm),
+    "add_rms_norm": (orders_agree("add_rms_norm"), fused_norm_is_add_then_norm),
+    "linear": (
+        orders_agree("linear"),
+        linear_rows_stand_alone,
+        few_rows_of_linear_are_batch_invariant,
+    ),
+    "rope_append": (orders_agree("rope_append"),),
+    "paged_decode_attention": (
+        orders_agree("paged_decode_attention"),
+        decode_rows_stand_alone,
+        blocks_may_lie_anywhere("paged_decode_attention"),
+        prefill_rows_are_decode_rows,
+    ),
+    "paged_prefill_attention": (
+        orders_agree("paged_prefill_attention"),
+        blocks_may_lie_anywhere("paged_prefill_attention"),
+        prefill_rows_are_decode_rows,
+    ),
+    "silu_and_mul": (orders_agree("silu_and_mul"),),
+    "adjust_logits": (orders_agree("adjust_logits"), reference_bits("adjust_logits")),
+    "sample": (orders_agree("sample"),),
+    "logprobs": (orders_agree("logprobs"), listed_target_agrees),
+}
+"""What is asked of each kernel, by its name."""

@@ -1,0 +1,25 @@
+"""Runs of the kernels' sources on the CPU that must agree in every bit."""
+
+import pytest
+from conftest import needs_compiler
+from emulated_identities import IDENTITIES
+
+from cugraphs.kernels import ALL
+
+pytestmark = needs_compiler
+
+KERNELS = {kernel.name: kernel for kernel in ALL}
+CHECKS = {
+    f"{name}-{identity.__name__}": identity
+    for name, identities in IDENTITIES.items()
+    for identity in identities
+}
+
+
+def test_every_kernel_with_a_source_has_an_identity():
+    assert set(IDENTITIES) == {kernel.name for kernel in ALL if kernel.source is not None}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_identity(check):
+    check(KERNELS)
