@@ -5,6 +5,7 @@ Imported only where a GPU is wanted. One stream; nothing here synchronises excep
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -27,6 +28,15 @@ INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
 
 class CudaUnavailable(RuntimeError):
     """The GPU cannot be used; the message is one line and says what to do."""
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver library is on this machine; needs nothing that is not."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def check_cuda() -> str:

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Protocol
 
-from cugraphs.cuda_device import CudaDevice, CudaUnavailable, check_cuda
+from cugraphs.cuda_device import CudaDevice, CudaUnavailable, check_cuda, has_driver
 from cugraphs.device import CpuDevice, Device
 from cugraphs.kv_cache import KVCacheShape
 
@@ -56,6 +56,9 @@ def choose_device(device: str) -> Device:
         return CpuDevice()
     if device == "cuda":
         return CudaDevice()
+    if not has_driver():
+        _log.info("device cpu: this machine has no NVIDIA driver")
+        return CpuDevice()
     try:
         name = check_cuda()
     except CudaUnavailable as error:

@@ -185,6 +185,13 @@ def _case(
     return Case(name, make, {"q_size": shape.q_size})
 
 
+def _slot_0(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """A live row in slot 0, which a kernel could take for a dead one."""
+    *arrays, slots = _case("", Heads(4, 2, 64), [0, 3]).make(rng, dtype)
+    slots[0] = 0
+    return *arrays, slots
+
+
 ROPE_APPEND = Kernel(
     name="rope_append",
     operands=(
@@ -216,6 +223,7 @@ ROPE_APPEND = Kernel(
         _case("chunk_over_blocks", Heads(9, 3, 64), range(11, 45), one_sequence=True),
         _case("dead_rows", Heads(4, 2, 64), [None, 9, None, 33, None]),
         _case("only_dead_rows", Heads(4, 2, 64), [None, None]),
+        Case("slot_0", _slot_0, {"q_size": 256}),
         _case("far_positions", Heads(2, 1, 64), [4000, 1023]),
         _case("attention_scaling", Heads(4, 2, 32), [7, 70], attention_scaling=1.25),
     ),

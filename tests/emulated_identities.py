@@ -20,6 +20,7 @@ Identity = Callable[[Kernels], None]
 
 # Larger inputs than this take seconds a run, and reach no code that smaller ones do not.
 MAX_ELEMENTS = 500_000
+MAX_SHARE_NEXT_TO_TIE = 0.03
 
 
 def run(kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, object], **how: str):
@@ -83,6 +84,40 @@ def reference_bits(name: str) -> Identity:
                     assert same.all(), f"{name} {case.name} {dtype}: not its reference's bits"
 
     check.__name__ = "reference_bits"
+    return check
+
+
+def rounded_once(name: str) -> Identity:
+    """Half-precision results are the reference's, but for the few that lie next to a tie.
+
+    The reference rounds once, at the store. Sums in another order move a float32 by some 2^-22,
+    which changes the rounding of about one result in a hundred; a second rounding to the operands'
+    dtype changes a quarter of them and more, and is within the tolerance where it is averaged.
+    """
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for dtype in ("float16", "bfloat16"):
+            num_different, num_elements = 0, 0
+            for case in small_cases(kernel):
+                arrays = case_arrays(kernel, case, dtype)
+                given = [array.copy() for array in arrays]
+                expected = [*kernel.reference(*given, **case.attrs), *given]
+                found = run(kernel, arrays, case.attrs)
+                updated = [None] * len(kernel.produced) + [*arrays]
+                for a, e, before in zip(found, expected, updated, strict=False):
+                    if a.dtype != DTYPES[dtype]:
+                        continue
+                    touched = np.ones(e.shape, bool) if before is None else e != before
+                    num_different += np.count_nonzero(touched & (a != e))
+                    num_elements += np.count_nonzero(touched)
+            share = num_different / num_elements
+            assert share <= MAX_SHARE_NEXT_TO_TIE, (
+                f"{name} {dtype}: {share:.1%} of the results differ from the reference's, expected "
+                f"at most {MAX_SHARE_NEXT_TO_TIE:.0%}: something is rounded more than once"
+            )
+
+    check.__name__ = "rounded_once"
     return check
 
 
@@ -192,26 +227,26 @@ def listed_target_agrees(kernels: Kernels) -> None:
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),
-    "rms_norm": (orders_agree("rms_norm"), fused_norm_is_add_then_norm),
-    "add_rms_norm": (orders_agree("add_rms_norm"), fused_norm_is_add_then_norm),
+    "rms_norm": (orders_agree("rms_norm"), rounded_once("rms_norm"), fused_norm_is_add_then_norm),
+    "add_rms_norm": (orders_agree("add_rms_norm"), rounded_once("add_rms_norm"), fused_norm_is_add_then_norm),
     "linear": (
-        orders_agree("linear"),
+        orders_agree("linear"), rounded_once("linear"),
         linear_rows_stand_alone,
         few_rows_of_linear_are_batch_invariant,
     ),
-    "rope_append": (orders_agree("rope_append"),),
+    "rope_append": (orders_agree("rope_append"), rounded_once("rope_append"),),
     "paged_decode_attention": (
-        orders_agree("paged_decode_attention"),
+        orders_agree("paged_decode_attention"), rounded_once("paged_decode_attention"),
         decode_rows_stand_alone,
         blocks_may_lie_anywhere("paged_decode_attention"),
         prefill_rows_are_decode_rows,
     ),
     "paged_prefill_attention": (
-        orders_agree("paged_prefill_attention"),
+        orders_agree("paged_prefill_attention"), rounded_once("paged_prefill_attention"),
         blocks_may_lie_anywhere("paged_prefill_attention"),
         prefill_rows_are_decode_rows,
     ),
-    "silu_and_mul": (orders_agree("silu_and_mul"),),
+    "silu_and_mul": (orders_agree("silu_and_mul"), rounded_once("silu_and_mul"),),
     "adjust_logits": (orders_agree("adjust_logits"), reference_bits("adjust_logits")),
     "sample": (orders_agree("sample"),),
     "logprobs": (orders_agree("logprobs"), listed_target_agrees),

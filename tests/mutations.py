@@ -125,6 +125,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("weight of the thread, not of the vector", "weights[i]", "weights[threadIdx.x]"),
         ("the last vector is not in the sum", "i < vectors; i += kThreads) {\n    const Vector values = x_row[i];", "i < vectors - 1; i += kThreads) {\n    const Vector values = x_row[i];"),
         ("only the first vector of a thread is written", "gains = weights[i];\n", "gains = weights[i];\n    if (i >= kThreads) break;\n"),
+        ("32-bit offset of a row", "static_cast<long long>(blockIdx.x) * hidden", "blockIdx.x * hidden"),
         ("only the sum of the own warp", "block_sum<kThreads>(sum)", "lanes_sum<32>(sum)"),
     ),
     *_bugs(
@@ -223,7 +224,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("half a head taken for a power of two", "column = item % half", "column = item & (half - 1)"),
         ("the block's part of the heads ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
         ("the last KV head is left out", "if (head >= heads + 2 * kv_heads) return;", "if (head >= heads + 2 * kv_heads - 1) return;"),
-        ("KV head counted from q's heads on", "head - heads - (is_key ? 0 : kv_heads)", "(head - (is_key ? 0 : heads)) % kv_heads"),
+        ("heads of k and v taken in turns", "head - heads - (is_key ? 0 : kv_heads)", "(head - heads) / 2"),
     ),
     # ----------------------------------------------------------------------------------- linear
     *_bugs(
@@ -263,7 +264,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the sum of half a warp", "lanes_sum<32>(sums", "lanes_sum<16>(sums"),
         ("the first element of a vector is left out", "for (int k = 0; k < kWidth; ++k) {\n              dot", "for (int k = kWidth > 1; k < kWidth; ++k) {\n              dot"),
         ("out's row stride is x's", "static_cast<long long>(row) * out_features", "static_cast<long long>(row) * in_features"),
-        ("32-bit offset of a weight", "const long long output = min", "const int output = min"),
+        ("32-bit offset of a result", "static_cast<long long>(row) * out_features", "row * out_features"),
     ),
     *_bugs(
         "linear",
@@ -272,6 +273,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("two columns a warp for one row too, in the grid only", "outputs_of_block = outputs *", "outputs_of_block = 2 *"),
     ),
     # ------------------------------------------------------------------- paged_decode_attention
+    *_bugs(
+        "paged_decode_attention",
+        "common.cuh",
+        ("a digit of a coefficient of 2^x", "5.55041087e-2f", "5.55014087e-2f"),
+        ("2^x of far below 0 is not 0", "  if (x < -126.0f) return 0.0f;\n", ""),
+        ("exponent of 2^x not biased by 127", "(static_cast<int>(whole) + 127)", "(static_cast<int>(whole) + 126)"),
+    ),
     *_bugs(
         "paged_decode_attention",
         "paged_decode_attention.cu",
@@ -297,7 +305,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "paged_decode_attention",
         "attend_row.cuh",
         ("tokens after the last enter the maximum", "if (first + n * kStreams + stream < length) best", "best"),
-        ("tokens after the last are weighed", "live ? exp2f(scores[n] - best) : 0.0f", "exp2f(scores[n] - best)"),
+        ("tokens after the last are weighed", "live ? exp2_for<T>(scores[n] - best) : 0.0f", "exp2_for<T>(scores[n] - best)"),
         ("tokens after the last are read", "if (token < length && vector < kVectors) {", "if (vector < kVectors) {"),
         ("a token too many is weighed", "live = first + n * kStreams + stream < length", "live = first + n * kStreams + stream <= length"),
         ("block size 16 assumed", "block_table[token / block_size]", "block_table[token / 16]"),
@@ -327,7 +335,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the first query head in place of each", "[h * kVectors + vector]", "[vector]"),
         ("the score of the first query head for all", "fmaf(queries[h][j][k]", "fmaf(queries[0][j][k]"),
         ("32-bit offset of a token in the cache", "long long row = 0;", "int row = 0;"),
-        ("weights rounded to T", "scores[n] = live ? exp2f(scores[n] - best)", "scores[n] = live ? to_float(from_float<T>(exp2f(scores[n] - best)))"),
+        ("weights rounded to T", "live ? exp2_for<T>(scores[n] - best)", "live ? to_float(from_float<T>(exp2_for<T>(scores[n] - best)))"),
         ("divides by the last warp's total", "total = fmaf(warp_totals[w], keep, total);", "total = warp_totals[w] * keep;"),
     ),
     # ------------------------------------------------------------------ paged_prefill_attention
@@ -336,8 +344,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "paged_prefill_attention.cu",
         ("a token does not see itself", "(tile.first_row + r) / group + 1;", "(tile.first_row + r) / group;"),
         ("a token sees the next one", "(tile.first_row + r) / group + 1;", "(tile.first_row + r) / group + 2;"),
-        ("no causal mask", "column + 8 * j < limit ? exp2f(scores[i][j] - best) : 0.0f", "exp2f(scores[i][j] - best)"),
+        ("no causal mask", "column + 8 * j < limit ? exp2_for<T>(scores[i][j] - best) : 0.0f", "exp2_for<T>(scores[i][j] - best)"),
         ("hidden tokens enter the maximum", "if (column + 8 * j < limit) best", "best"),
+        ("only the last 32 columns are in the score", "scores[1][j] += part[1][j];", "scores[1][j] = part[1][j];"),
+        ("parts of a score overlap", "first < kPadded; first += 32", "first < kPadded; first += 16"),
         ("mask of the first tile of keys for all", "visible(row0 + i) - first_key;", "visible(row0 + i);"),
         ("mask of the first tile of rows for all", "(tile.first_row + r) / group + 1", "r / group + 1"),
         ("no barrier before K is read", "    fill_cached(k_cache, first_key);\n    __syncthreads();\n", "    fill_cached(k_cache, first_key);\n"),

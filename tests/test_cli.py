@@ -20,7 +20,7 @@ from cugraphs import LLM, SamplingParams
 from cugraphs.cli import main
 
 GREEDY = ["--temperature", "0", "--max-tokens", "20", "--ignore-eos"]
-COMMAND = [sys.executable, "-m", "cugraphs.cli"]
+COMMAND = [sys.executable, "-m", "cugraphs"]
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,17 @@ def test_inspect_prints_config_program_memory_and_price(folder, capsys):
     assert "3 rows, 100 tokens in each sequence" in out
     assert main(["inspect", folder, "--summary"]) == 0
     assert len(capsys.readouterr().out) < len(out)
+
+
+def test_program_and_placement_are_the_same_in_every_process(start, folder):
+    """Nothing in them hangs on the order of a set, which the hash seed changes."""
+    processes = [
+        start("inspect", folder, "--batch", "8", env={"PYTHONHASHSEED": seed})
+        for seed in ("0", "1", "77")
+    ]
+    texts = {process.communicate(timeout=60)[0] for process in processes}
+    assert len(texts) == 1
+    assert all(process.returncode == 0 for process in processes)
 
 
 def test_inspect_json(folder, capsys):

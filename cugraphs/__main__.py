@@ -1,4 +1,4 @@
-"""``python -m cugraphs.cli``."""
+"""``python -m cugraphs``: the command line."""
 
 import sys
 
