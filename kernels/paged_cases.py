@@ -41,9 +41,12 @@ class Heads:
         """Columns of k, and of v."""
         return self.kv_heads * self.head_dim
 
-    def attention_attrs(self, batch_invariant: bool = False) -> dict[str, Any]:
-        """The scalars of attention over these heads."""
-        return {"scale": self.head_dim**-0.5, "batch_invariant": batch_invariant}
+    def attention_attrs(
+        self, batch_invariant: bool = False, scale: float | None = None
+    ) -> dict[str, Any]:
+        """The scalars of attention over these heads; ``scale`` is head_dim**-0.5 by default."""
+        scale = self.head_dim**-0.5 if scale is None else scale
+        return {"scale": scale, "batch_invariant": batch_invariant}
 
 
 def scattered_blocks(
@@ -105,6 +108,7 @@ def decode_case(
     batch_invariant: bool = False,
     unread: float = NAN,
     q_scale: float = 1.0,
+    scale: float | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> Case:
     """A case of decode attention: one query for each sequence; length 0 is a dead row.
@@ -116,6 +120,7 @@ def decode_case(
         batch_invariant: the scalar of that name.
         unread: what slots without a token hold.
         q_scale: standard deviation of q.
+        scale: of the scores; head_dim**-0.5 by default.
         block_size: of the cache.
     """
 
@@ -124,7 +129,7 @@ def decode_case(
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
         return q, k_cache, v_cache, tables, int32(seq_lens)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant))
+    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
 
 
 def prefill_case(
@@ -137,6 +142,7 @@ def prefill_case(
     batch_invariant: bool = False,
     unread: float = NAN,
     q_scale: float = 1.0,
+    scale: float | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> Case:
     """A case of prefill attention.
@@ -150,6 +156,7 @@ def prefill_case(
         batch_invariant: the scalar of that name.
         unread: what slots without a token hold.
         q_scale: standard deviation of q.
+        scale: of the scores; head_dim**-0.5 by default.
         block_size: of the cache.
     """
     seq_lens = [seq_len for seq_len, _ in chunks]
@@ -160,4 +167,4 @@ def prefill_case(
         q = normal(rng, dtype, (int(starts[-1]) + padding_rows, shape.q_size), q_scale)
         return q, k_cache, v_cache, tables, int32(seq_lens), int32(starts)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant))
+    return Case(name, make, shape.attention_attrs(batch_invariant, scale))

@@ -249,6 +249,9 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("head_dim_80", Heads(6, 2, 80), [13, 30]),
         decode_case("head_dim_96", Heads(3, 1, 96), [13, 30]),
         decode_case("head_dim_256", Heads(4, 2, 256), [13, 150]),
+        # In float32, two loads for a lane, and the second not for all lanes.
+        decode_case("head_dim_160", Heads(2, 1, 160), [13, 30]),
+        decode_case("other_scale", Heads(4, 2, 64), [13, 30], scale=0.3),
         decode_case("head_dim_2", Heads(4, 2, 2), [13, 30]),
         decode_case("group_of_4", Heads(8, 2, 128), [200, 33]),
         # More query heads to a KV head than one block computes, and not twice as many.

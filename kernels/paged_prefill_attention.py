@@ -222,6 +222,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("head_dim_80", Heads(6, 2, 80), [(13, 13), (30, 4)]),
         prefill_case("head_dim_96", Heads(3, 1, 96), [(13, 13), (30, 4)]),
         prefill_case("head_dim_256", Heads(4, 2, 256), [(13, 13), (70, 4)]),
+        prefill_case("other_scale", Heads(4, 2, 64), [(13, 13), (70, 4)], scale=0.3),
         prefill_case("head_dim_2", Heads(4, 2, 2), [(13, 13), (70, 4)]),
         prefill_case("group_of_9", Heads(18, 2, 16), [(23, 12), (9, 9)]),
         prefill_case("block_size_8", Heads(4, 2, 64), [(17, 17), (27, 3)], block_size=8),

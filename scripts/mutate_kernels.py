@@ -74,7 +74,10 @@ def copy_of_kernels(folder: Path, mutation: Mutation | None) -> None:
 
 
 def prove(
-    kernel: str, mutation: Mutation | None, limit_s: float = FIRST_LIMIT_S, cases: Sequence[str] = ()
+    kernel: str,
+    mutation: Mutation | None,
+    limit_s: float = FIRST_LIMIT_S,
+    cases: Sequence[str] = (),
 ) -> Outcome:
     """Run a kernel with a bug, in a process of its own, until something is red.
 
@@ -178,7 +181,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     known = list(dict.fromkeys(mutation.kernel for mutation in MUTATIONS))
-    parser.add_argument("--kernel", action="append", choices=known, help="only this one; repeatable")
+    parser.add_argument(
+        "--kernel", action="append", choices=known, help="only this one; repeatable"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--list", action="store_true", help="print the bugs and plant none")
     arguments = parser.parse_args()

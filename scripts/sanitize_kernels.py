@@ -42,7 +42,8 @@ def main() -> int:
         summaries[tool] = lines[-1].removeprefix("========= ") if lines else "no summary"
         print(f"{tool}: {summaries[tool]}", flush=True)
         if done.returncode:
-            print(done.stdout[-4000:], done.stderr[-4000:])
+            told = [line for line in done.stdout.splitlines() if "Host Frame" not in line]
+            print("\n".join(told[:120]), done.stderr[-2000:], sep="\n")
     import cupy
 
     sys.path.insert(0, str(RECORD.parent))

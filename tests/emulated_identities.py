@@ -7,12 +7,26 @@ kernels by name, so that it can also be asked of kernels with a bug planted in t
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cugraphs.emulation import emulate
-from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Array, Case, Kernel
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 from cugraphs.testing import ORDERS, case_arrays
 
 Kernels = Mapping[str, Kernel]
@@ -23,7 +37,9 @@ MAX_ELEMENTS = 500_000
 MAX_SHARE_NEXT_TO_TIE = 0.03
 
 
-def run(kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, object], **how: str):
+def run(
+    kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, Any], **how: Any
+) -> list[Array]:
     """All that the kernel writes: WRITE operands, then the UPDATE ones."""
     given = [array.copy() for array in arrays]
     written = emulate(kernel, given, attrs, **how)
@@ -194,9 +210,7 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
         for dtype in ("bfloat16", "float32"):
             case = _case(prefill, name)
             q, k_cache, v_cache, tables, seq_lens, starts = case_arrays(prefill, case, dtype)
-            (chunks,) = run(
-                prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs
-            )
+            (chunks,) = run(prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs)
             rows, row_tables, lengths = [], [], []
             for seq, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
                 rows += range(start, end)
@@ -205,6 +219,57 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
             given = [q[rows], k_cache, v_cache, np.array(row_tables), np.array(lengths, np.int32)]
             what = f"paged_prefill_attention {name} {dtype}"
             assert_same_bits(what, [chunks[rows]], run(decode, given, case.attrs))
+
+
+# What common.cuh promises to any kernel, asked of it alone; {folder} holds that file.
+COMMON_PROBES = """
+#include "{folder}/common.cuh"
+__global__ void exp2_probe(float* out, const float* x, int n) {{
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = exp2_for<float>(x[i]);
+}}
+__global__ void sums_probe(float* out, const float* x, int n) {{
+  out[threadIdx.x] = block_sum<128>(x[threadIdx.x]);
+  out[threadIdx.x] += block_sum<128>(2.0f * x[threadIdx.x]);
+}}
+"""
+
+
+def _probe(kernels: Kernels, function: str, x: Array, **how: Any) -> Array:
+    def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+        return (Launch(function, (-(-axes["n"] // 128), 1, 1), 128, (np.int32(axes["n"]),)),)
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "common_probes.cu"
+        common = kernels["rms_norm"].source
+        assert common is not None
+        source.write_text(COMMON_PROBES.format(folder=common.parent), "utf-8")
+        operands = (Operand("out", ("n",), "T", Access.WRITE), Operand("x", ("n",), "T"))
+        probe = Kernel(
+            function,
+            operands,
+            lambda x: (x,),
+            lambda axes, dtype: Cost(0, 0),
+            source=source,
+            launches=launches,
+        )
+        return emulate(probe, [x], {}, **how)[0]
+
+
+def exp2_is_right(kernels: Kernels) -> None:
+    """exp2_for<float> is off by less than a unit of the last place, and 0 below 2^-126."""
+    x = np.concatenate([np.linspace(-126, 0, 20_000), [-127.0, -1e4, -3e38]]).astype(np.float32)
+    found, exact = _probe(kernels, "exp2_probe", x), np.exp2(x.astype(np.float64))
+    assert not found[-3:].any(), "exp2_for: not 0 far below 0"
+    units = np.abs(found - exact)[:-3] / np.spacing(exact.astype(np.float32))[:-3]
+    assert units.max() < 1, f"exp2_for: off by {units.max():.2f} units of the last place"
+
+
+def block_sums_may_follow_each_other(kernels: Kernels) -> None:
+    """block_sum can be called again at once, without a race and in every thread."""
+    x = np.arange(128, dtype=np.float32)
+    found = _probe(kernels, "sums_probe", x, checked=True)
+    assert (found == 3 * x.sum()).all(), "block_sum: called twice, the sums are wrong"
 
 
 def listed_target_agrees(kernels: Kernels) -> None:
@@ -227,26 +292,45 @@ def listed_target_agrees(kernels: Kernels) -> None:
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),
-    "rms_norm": (orders_agree("rms_norm"), rounded_once("rms_norm"), fused_norm_is_add_then_norm),
-    "add_rms_norm": (orders_agree("add_rms_norm"), rounded_once("add_rms_norm"), fused_norm_is_add_then_norm),
+    "rms_norm": (
+        orders_agree("rms_norm"),
+        rounded_once("rms_norm"),
+        block_sums_may_follow_each_other,
+        fused_norm_is_add_then_norm,
+    ),
+    "add_rms_norm": (
+        orders_agree("add_rms_norm"),
+        rounded_once("add_rms_norm"),
+        fused_norm_is_add_then_norm,
+    ),
     "linear": (
-        orders_agree("linear"), rounded_once("linear"),
+        orders_agree("linear"),
+        rounded_once("linear"),
         linear_rows_stand_alone,
         few_rows_of_linear_are_batch_invariant,
     ),
-    "rope_append": (orders_agree("rope_append"), rounded_once("rope_append"),),
+    "rope_append": (
+        orders_agree("rope_append"),
+        rounded_once("rope_append"),
+    ),
     "paged_decode_attention": (
-        orders_agree("paged_decode_attention"), rounded_once("paged_decode_attention"),
+        orders_agree("paged_decode_attention"),
+        rounded_once("paged_decode_attention"),
+        exp2_is_right,
         decode_rows_stand_alone,
         blocks_may_lie_anywhere("paged_decode_attention"),
         prefill_rows_are_decode_rows,
     ),
     "paged_prefill_attention": (
-        orders_agree("paged_prefill_attention"), rounded_once("paged_prefill_attention"),
+        orders_agree("paged_prefill_attention"),
+        rounded_once("paged_prefill_attention"),
         blocks_may_lie_anywhere("paged_prefill_attention"),
         prefill_rows_are_decode_rows,
     ),
-    "silu_and_mul": (orders_agree("silu_and_mul"), rounded_once("silu_and_mul"),),
+    "silu_and_mul": (
+        orders_agree("silu_and_mul"),
+        rounded_once("silu_and_mul"),
+    ),
     "adjust_logits": (orders_agree("adjust_logits"), reference_bits("adjust_logits")),
     "sample": (orders_agree("sample"),),
     "logprobs": (orders_agree("logprobs"), listed_target_agrees),

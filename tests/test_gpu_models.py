@@ -8,6 +8,7 @@ from model_runs import CheckpointRun
 from test_goldens import GOLDENS, VARIANTS, golden
 
 from cugraphs import LLM, SamplingParams
+from cugraphs.kernel import DTYPES
 from cugraphs.tolerance import check_close
 
 pytestmark = pytest.mark.gpu
@@ -45,7 +46,7 @@ def test_low_precision_against_the_interpreter(variant, dtype, device):
         run = CheckpointRun(GOLDENS / variant, max_model_len=40, dtype=kind, device=where)
         logits[name] = run.prefill(greedy)[1]
     for i in range(len(greedy)):
-        check_close(logits["gpu"][i], logits["exact"][i], logits["plain"][i], dtype)
+        check_close(logits["gpu"][i], logits["exact"][i], logits["plain"][i], DTYPES[dtype])
 
 
 def test_sixteen_rows_over_permuted_blocks_equal_single_runs(device):
