@@ -261,6 +261,8 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("only_dead_rows", Heads(4, 2, 64), [0, 0]),
         decode_case("noise_beyond", Heads(4, 2, 64), [5, 0, 18], unread=NOISE),
         decode_case("peaked", Heads(4, 2, 64), [33, 80], q_scale=20.0),
+        # Some rows have scores far below 0 only: a maximum that begins at 0 would leave no weight.
+        decode_case("far_below_zero", Heads(4, 2, 64), [1, 1, 2, 1, 3], q_scale=200.0),
         decode_case("long", Heads(3, 1, 64), [1300, 513, 512]),
         decode_case("long_head_dim_8", Heads(4, 2, 8), [1500, 1024, 1025, 256]),
         decode_case("longest", Heads(2, 1, 8), [131_072]),

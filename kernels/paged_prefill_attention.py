@@ -235,6 +235,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),
         prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
         prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
+        # Some rows have scores far below 0, and below those that the mask hides.
+        prefill_case("far_below_zero", Heads(4, 2, 64), [(3, 3), (1, 1), (2, 2)], q_scale=200.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True

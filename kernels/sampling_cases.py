@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ def _case(
             logits[live[0], vocab - 1] = np.nan
             logits[live[1], vocab // 2] = np.inf
             logits[live[2]] = -np.inf
+            logits[live[3], 0] = np.copysign(np.float32(np.nan), np.float32(-1.0))
 
         def per_slot(values: Sequence[float], dtype: type[np.generic]) -> Array:
             return np.resize(np.array(values, dtype), slots)
@@ -76,15 +78,31 @@ def _case(
     return Case(name, make)
 
 
+def _at_min_p(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """All tokens but one have the float32 next to where min_p cuts: above it, or just below it."""
+    case = _case("", 1000, temperature=(0.7, 1.0, 1.9), min_p=(0.5, 0.3, 0.05, 0.8))
+    arrays = case.make(rng, dtype)
+    logits, row_ids, temperature, min_p = arrays[1], arrays[2], arrays[4], arrays[7]
+    for row in np.flatnonzero(row_ids >= 0).tolist():
+        slot = row_ids[row]
+        logits[row] = 1.0 + float(temperature[slot]) * math.log(min_p[slot])
+        logits[row, rng.integers(1000)] = 1.0
+    return arrays
+
+
 SAMPLE_CASES = (
     _case("greedy", 1000, temperature=(0.0, 1.0), top_k=(0, 1)),
     _case("greedy_ties", 1000, temperature=(0.0, 1.0), top_k=(0, 1), levels=3),
+    _case("nearly_greedy_ties", 1000, temperature=(5e-6, 2e-5), levels=3),
     _case("no_filter", 1000, temperature=(1e-3, 0.7, 1.0, 10.0)),
     _case("top_k", 1000, top_k=(1, 2, 33, 999, 1000, 2**31 - 1), temperature=(0.7, 2.0)),
     _case("top_k_ties", 1000, top_k=(2, 7, 500, 999), levels=3),
+    # The prefix ends with the last of the tokens whose weights are summed together.
+    _case("top_k_of_whole_groups", 1000, top_k=(128, 256, 384), levels=2),
     _case("top_p", 1000, top_p=(1e-6, 0.1, 0.9, 0.999), temperature=(0.7, 2.0)),
     _case("top_p_ties", 1000, top_p=(0.05, 0.5, 0.95), levels=2),
     _case("min_p", 1000, min_p=(1e-6, 0.05, 0.5, 1.0), temperature=(0.7, 2.0)),
+    Case("at_min_p", _at_min_p),
     _case(
         "all_filters",
         1000,

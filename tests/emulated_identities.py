@@ -7,6 +7,9 @@ kernels by name, so that it can also be asked of kernels with a bug planted in t
 
 from __future__ import annotations
 
+import itertools
+import math
+import mmap
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from cugraphs.emulation import emulate
+from cugraphs.emulation.emulate import bind_launches
+from cugraphs.emulation.library import Buffer, Library
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
@@ -27,6 +32,7 @@ from cugraphs.kernel import (
     Launch,
     Operand,
 )
+from cugraphs.kernels.paged_cases import BLOCK_SIZE
 from cugraphs.testing import ORDERS, case_arrays
 
 Kernels = Mapping[str, Kernel]
@@ -35,6 +41,10 @@ Identity = Callable[[Kernels], None]
 # Larger inputs than this take seconds a run, and reach no code that smaller ones do not.
 MAX_ELEMENTS = 500_000
 MAX_SHARE_NEXT_TO_TIE = 0.03
+
+# Of a cache with 2 KV heads of size 64 and 16-byte loads: its first vector is the 2^31st.
+FAR_BLOCK = 1 << 23
+MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; older Pythons do not name it
 
 
 def run(
@@ -203,6 +213,59 @@ def blocks_may_lie_anywhere(name: str) -> Identity:
     return check
 
 
+def far_blocks(name: str) -> Identity:
+    """Blocks more than 2^31 vectors into a cache are found, and read or written, like others."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        case = _case(kernel, "one_row")
+        arrays = case_arrays(kernel, case, "bfloat16")
+        expected = run(kernel, arrays, case.attrs)
+        produced, (launch,) = bind_launches(kernel, arrays, case.attrs)
+        assert isinstance(launch, Launch) and kernel.source is not None
+        far = [np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
+        for operand, array in zip(kernel.supplied, arrays, strict=True):
+            if operand.name in ("k_cache", "v_cache"):
+                far.append(_far_cache(array))
+            elif operand.name == "block_tables":
+                far.append(array + np.int32(FAR_BLOCK))
+            elif operand.name == "slot_mapping":
+                far.append(array + np.int32(FAR_BLOCK * BLOCK_SIZE))
+            else:
+                far.append(array)
+        library = Library(kernel.source, [launch.function], checked=False)
+        buffers = [
+            Buffer(o.name, a.ctypes.data, a.nbytes, a.itemsize, o.access is not Access.READ, False)
+            for o, a in zip(kernel.operands, far, strict=True)
+        ]
+        library.launch(
+            launch.function,
+            launch.grid,
+            launch.block,
+            [*buffers, *launch.scalars],
+            shared_bytes=launch.shared_bytes,
+        )
+        found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
+        assert_same_bits(f"{name} with blocks from {FAR_BLOCK} on", found, expected)
+
+    check.__name__ = "far_blocks"
+    return check
+
+
+def _far_cache(near: Array) -> Array:
+    """A cache whose last blocks are those of ``near``; the rest is address space, not memory.
+
+    Raises:
+        OSError: the machine does not lend so much address space.
+    """
+    shape = (FAR_BLOCK + len(near), *near.shape[1:])
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    space = mmap.mmap(-1, math.prod(shape) * near.itemsize, flags=flags)
+    cache: Array = np.ndarray(shape, near.dtype, buffer=space)
+    cache[FAR_BLOCK:] = near
+    return cache
+
+
 def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
     """With batch_invariant, each row of a chunk has the bits that decode gives that token."""
     prefill, decode = kernels["paged_prefill_attention"], kernels["paged_decode_attention"]
@@ -212,7 +275,7 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
             q, k_cache, v_cache, tables, seq_lens, starts = case_arrays(prefill, case, dtype)
             (chunks,) = run(prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs)
             rows, row_tables, lengths = [], [], []
-            for seq, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+            for seq, (start, end) in enumerate(itertools.pairwise(starts)):
                 rows += range(start, end)
                 row_tables += [tables[seq]] * (end - start)
                 lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
@@ -319,12 +382,14 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         exp2_is_right,
         decode_rows_stand_alone,
         blocks_may_lie_anywhere("paged_decode_attention"),
+        far_blocks("paged_decode_attention"),
         prefill_rows_are_decode_rows,
     ),
     "paged_prefill_attention": (
         orders_agree("paged_prefill_attention"),
         rounded_once("paged_prefill_attention"),
         blocks_may_lie_anywhere("paged_prefill_attention"),
+        far_blocks("paged_prefill_attention"),
         prefill_rows_are_decode_rows,
     ),
     "silu_and_mul": (

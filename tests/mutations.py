@@ -217,8 +217,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "vectors of a thread side by side",
-            "    const int i = h * kThreads + threadIdx.x;\n    if (i < vectors) {\n      const Vector gains",
-            "    const int i = threadIdx.x * kHeld + h;\n    if (i < vectors) {\n      const Vector gains",
+            "    const int i = h * kThreads + threadIdx.x;\n"
+            "    if (i < vectors) {\n"
+            "      const Vector gains",
+            "    const int i = threadIdx.x * kHeld + h;\n"
+            "    if (i < vectors) {\n"
+            "      const Vector gains",
         ),
     ),
     *_bugs(
@@ -276,8 +280,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "rotated the other way",
-            "x * cosines.v[k] - y * sines.v[k]);\n      b.v[k] = from_float<T>(y * cosines.v[k] + x",
-            "x * cosines.v[k] + y * sines.v[k]);\n      b.v[k] = from_float<T>(y * cosines.v[k] - x",
+            "x * cosines.v[k] - y * sines.v[k]);\n"
+            "      b.v[k] = from_float<T>(y * cosines.v[k] + x",
+            "x * cosines.v[k] + y * sines.v[k]);\n"
+            "      b.v[k] = from_float<T>(y * cosines.v[k] - x",
         ),
         (
             "the second half reads the rotated first one",
@@ -316,6 +322,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "heads and offsets of a block swapped",
             "(block * kv_heads + kv_head) * block_size + offset)",
             "(block * block_size + offset) * kv_heads + kv_head)",
+        ),
+        (
+            "32-bit offset of a token in the cache",
+            "const long long block = slot / block_size, offset",
+            "const int block = slot / block_size, offset",
         ),
         (
             "block size 16 assumed",
@@ -600,8 +611,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "only the first load of a lane is in the score",
-            "for (int j = 0; j < kLoads; ++j) {\n#pragma unroll\n          for (int k = 0; k < kWidth; ++k) {\n            dot",
-            "for (int j = 0; j < 1; ++j) {\n#pragma unroll\n          for (int k = 0; k < kWidth; ++k) {\n            dot",
+            "for (int j = 0; j < kLoads; ++j) {\n"
+            "#pragma unroll\n"
+            "          for (int k = 0; k < kWidth; ++k) {\n"
+            "            dot",
+            "for (int j = 0; j < 1; ++j) {\n"
+            "#pragma unroll\n"
+            "          for (int k = 0; k < kWidth; ++k) {\n"
+            "            dot",
         ),
         (
             "only as many columns as threads are stored",
@@ -722,7 +739,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "rows of no sequence are left as they were",
             "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n",
-            "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n    return;\n",
+            "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n"
+            "  if (length <= 0) {\n"
+            "    return;\n",
         ),
         ("rows of a tile are not padded", "target[r * (kPadded + 4) +", "target[r * kPadded +"),
         ("a head is read beyond its end", "if (r < count && vector < kVectors)", "if (r < count)"),
@@ -760,6 +779,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "weights rounded to T",
             "probs[(row0 + i) * kProbsStride + column + 8 * j] = prob;",
             "probs[(row0 + i) * kProbsStride + column + 8 * j] = to_float(from_float<T>(prob));",
+        ),
+        (
+            "32-bit offset of a token in the cache",
+            "const long long slot = (block",
+            "const int slot = (block",
         ),
         (
             "table of the sequence after",
@@ -883,8 +907,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "frequency before repetition",
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition) : __fmul_rn(logit, repetition);\n    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n",
-            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n    logit = logit > 0.0f ? __fdiv_rn(logit, repetition) : __fmul_rn(logit, repetition);\n",
+            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition)"
+            " : __fmul_rn(logit, repetition);\n"
+            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n",
+            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n"
+            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition)"
+            " : __fmul_rn(logit, repetition);\n",
         ),
         (
             "the penalties' first tokens only",
@@ -899,8 +927,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("another word of the draw", "words.w[0] >> 8", "words.w[1] >> 8"),
         (
             "position and sample index swapped",
-            "static_cast<unsigned>(sample_positions[row]),\n                                    static_cast<unsigned>(sample_index[slot])",
-            "static_cast<unsigned>(sample_index[slot]),\n                                    static_cast<unsigned>(sample_positions[row])",
+            "static_cast<unsigned>(sample_positions[row]),\n"
+            "                                    static_cast<unsigned>(sample_index[slot])",
+            "static_cast<unsigned>(sample_index[slot]),\n"
+            "                                    static_cast<unsigned>(sample_positions[row])",
         ),
         (
             "words of the seed swapped",
@@ -970,7 +1000,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits;",
         ),
-        ("-inf counts as the lowest logit", "if (key != -kInfinityKey) own", "own"),
         (
             "no barrier after the extent is set",
             "kHighestInt};\n  __syncthreads();\n  Extent own",
@@ -1044,7 +1073,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("sorted the wrong way", "== ((left & size) == 0)", "== ((left & size) != 0)"),
         ("a bin after the last", "kBins - 1.0f", "kBins + 0.0f"),
         (
-            "the prefix ends a token late",
+            "a prefix that ends with a group of candidates is a token longer",
             "0, s.before, s.goal - 1, [&]",
             "0, s.before, s.goal, [&]",
         ),
@@ -1089,11 +1118,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "no barrier after the candidates' number is set",
             "scratch.num_candidates = 0;\n        __syncthreads();\n",
             "scratch.num_candidates = 0;\n",
-        ),
-        (
-            "no barrier before the candidates are sorted",
-            "        });\n        __syncthreads();\n        sort",
-            "        });\n        sort",
         ),
         ("the list of a broken row is not filled", "      count = 0;\n", ""),
         ("a row without a target reads before the row", "  if (target < 0) count = -1;\n", ""),
