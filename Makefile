@@ -17,7 +17,7 @@ SHELL := /bin/sh
 PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 PYTEST_ARGS ?=
 
-CUDA_SOURCES := $(wildcard kernels/*.cu kernels/*.cuh tests/*.cu cugraphs/emulation/cpp/*.cpp cugraphs/emulation/cpp/*.h)
+CUDA_SOURCES := $(wildcard kernels/*.cu kernels/*.cuh tests/*.cu cugraphs/*.cu cugraphs/emulation/cpp/*.cpp cugraphs/emulation/cpp/*.h)
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 # Prints cuda12 or cuda13 where the driver finds a GPU and is new enough, otherwise nothing. The driver itself is asked,

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.one_line import reason
+
 # cudaDataType_t and cublasComputeType_t, which the bindings leave as integers.
 _CUDA_DTYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
@@ -53,7 +55,7 @@ class CublasLt:
             self._handle = self._lt.create()
         except Exception as error:  # the bindings have no common class for a missing library
             raise RuntimeError(
-                f"cuBLASLt: cannot be loaded ({error}), expected cuBLAS; "
+                f"cuBLASLt: cannot be loaded ({reason(error)}), expected cuBLAS; "
                 "pip install 'cugraphs[cuda13]' (or cuda12)"
             ) from None
         self._workspace = (workspace_ptr, workspace_bytes)
@@ -181,7 +183,7 @@ def _import_bindings() -> Any:  # noqa: ANN401 - a module without types
         from nvmath.bindings import cublasLt
     except ImportError as error:
         raise RuntimeError(
-            f"cuBLASLt: nvmath-python does not import ({error}), expected it; "
+            f"cuBLASLt: nvmath-python does not import ({reason(error)}), expected it; "
             "pip install 'cugraphs[cuda13]' (or cuda12)"
         ) from None
     return cublasLt

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, distributions, version
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.device import converted
 from cugraphs.kernel import Array
 from cugraphs.launch import Prepared, prepare
+from cugraphs.one_line import reason
 from cugraphs.program import Buffer, Program
 
 WORKSPACE_BYTES = 32 << 20  # of cuBLASLt, for split-K partial sums
@@ -43,33 +44,35 @@ def check_cuda() -> str:
     """The GPU's name, if programs can run on it.
 
     Raises:
-        CudaUnavailable: no CuPy, two of them, no driver, no GPU, one that is too old, or a CuPy
-            for another CUDA version than the driver's.
+        CudaUnavailable: no CuPy, two of them, one for another CUDA version than cuda-bindings or
+            the driver, no driver, no GPU, or one that is too old.
     """
-    wheels = sorted(
-        name
-        for distribution in distributions()
-        if (name := str(distribution.metadata["Name"])).startswith("cupy-cuda")
-    )
+    wheels = _cupy_wheels()
     if len(wheels) > 1:
         raise CudaUnavailable(
             f"cuda: {' and '.join(wheels)} are both installed and overwrite each other, expected "
             f"one; pip uninstall {' '.join(wheels)}, then {INSTALL}"
         )
+    if not has_driver():
+        raise CudaUnavailable(
+            "cuda: libcuda.so.1 is not found, expected NVIDIA's driver; install it, or use "
+            "device='cpu'"
+        )
     try:
         import cupy
     except ImportError as error:
-        raise CudaUnavailable(f"cuda: CuPy does not import ({error}); {INSTALL}") from None
+        raise CudaUnavailable(f"cuda: CuPy does not import ({reason(error)}); {INSTALL}") from None
+    built_for = int(cupy.cuda.runtime.runtimeGetVersion()) // 1000
+    _check_bindings(built_for)
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
         if "InsufficientDriver" in str(error):
-            runtime = cupy.cuda.runtime.runtimeGetVersion() // 1000
             raise CudaUnavailable(
-                f"cuda: no driver, or one older than CUDA {runtime}, which CuPy is built for; "
-                f"install NVIDIA's driver, or {INSTALL}"
+                f"cuda: the driver is older than CUDA {built_for}, which CuPy is built for; "
+                f"install a newer driver, or the extra for yours: {INSTALL}"
             ) from None
-        raise CudaUnavailable(f"cuda: no GPU ({error})") from None
+        raise CudaUnavailable(f"cuda: no GPU can be used ({reason(error)})") from None
     if count == 0:
         raise CudaUnavailable("cuda: the driver finds no GPU, expected one")
     device = cupy.cuda.Device()
@@ -81,6 +84,29 @@ def check_cuda() -> str:
             "(Ampere); use device='cpu'"
         )
     return name
+
+
+def _cupy_wheels() -> list[str]:
+    """Names of the installed distributions that write the folder ``cupy``."""
+    names = {str(distribution.metadata["Name"]) for distribution in distributions()}
+    return sorted(n for n in names if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm")))
+
+
+def _check_bindings(cuda_major: int) -> None:
+    """Refuse cuda-bindings of another CUDA version than CuPy's.
+
+    Raises:
+        CudaUnavailable: it is another, or none is installed.
+    """
+    try:
+        found = version("cuda-bindings")
+    except PackageNotFoundError:
+        raise CudaUnavailable(f"cuda: cuda-bindings is not installed; {INSTALL}") from None
+    if int(found.split(".")[0]) != cuda_major:
+        raise CudaUnavailable(
+            f"cuda: CuPy is built for CUDA {cuda_major} and cuda-bindings is {found}, expected "
+            f"one CUDA version; pip install 'cugraphs[cuda{cuda_major}]'"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +153,11 @@ class CudaDevice:
     def total_bytes(self) -> int:
         """All of the device's memory."""
         return int(self._cupy.cuda.runtime.memGetInfo()[1])
+
+    @property
+    def multiprocessors(self) -> int:
+        """Streaming multiprocessors of the GPU."""
+        return int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     def allocate_bytes(self, nbytes: int) -> Any:  # noqa: ANN401 - CuPy has no types
         """A uint8 array straight from the driver, without CuPy's pool. Raises MemoryError."""

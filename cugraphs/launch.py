@@ -32,9 +32,18 @@ class PreparedLaunch:
             launch: function, geometry and scalars.
             pointers: of the arrays, 0 for an optional one that is left out.
             stream: the CUstream.
+
+        Raises:
+            TypeError: a scalar is no NumPy one, so that its C type is not known.
         """
         from cuda.bindings import driver
 
+        for scalar in launch.scalars:
+            if not isinstance(scalar, np.generic):
+                raise TypeError(
+                    f"{kernel.name}: a scalar of {launch.function} is the {type(scalar).__name__} "
+                    f"{scalar!r}, expected a NumPy scalar of the parameter's type, as np.int32"
+                )
         self._driver = driver
         self.label = launch.function
         self._function = driver.CUfunction(_function(kernel, launch))
@@ -113,8 +122,13 @@ def prepare(
     """
     if kernel.launches is None:
         raise ValueError(f"{kernel.name}: has no CUDA form, expected launches and a .cu file")
+    if len(arrays) > len(kernel.operands):
+        known = ", ".join(operand.name for operand in kernel.operands)
+        raise TypeError(
+            f"{kernel.name}: got {len(arrays)} arrays, expected at most {len(kernel.operands)} "
+            f"({known})"
+        )
     types = [_array_type(kernel, operand.name, array) for operand, array in _pairs(kernel, arrays)]
-    produced = len(kernel.produced)
     # Written operands come first, UPDATE ones among them: pick the WRITE ones by their place.
     written = [t for o, t in zip(kernel.operands, types, strict=False) if o in kernel.produced]
     supplied = [t for o, t in zip(kernel.operands, types, strict=False) if o not in kernel.produced]
@@ -122,7 +136,6 @@ def prepare(
     for operand, found, wanted in zip(kernel.produced, written, expected, strict=True):
         if found != wanted:
             raise ValueError(f"{kernel.name}: {operand.name} is {found}, expected {wanted}")
-    assert len(written) == produced
     if any(size == 0 for size in axes.values()):
         return []  # no rows: a grid of 0 blocks is an error on the device
     pointers = {o.name: 0 for o in kernel.operands}

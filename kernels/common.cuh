@@ -50,7 +50,7 @@ __device__ __forceinline__ float lanes_sum(float v) {
 }
 
 // 2^x for x <= 0. exp2f may be off by 2 units of the last place, which float32 results would show;
-// for float this is off by about 0.6, and 0 below -126 like exp2f in a build that flushes denormals.
+// for float this is off by at most 0.8, and 0 below -126 like exp2f in a build that flushes denormals.
 template <typename T>
 __device__ __forceinline__ float exp2_for(float x) {
   return exp2f(x);

@@ -113,6 +113,7 @@ def test_wheel_holds_every_module_and_data_file_and_nothing_else(builds: dict[st
         expected.add(f"{path}/__init__.py" if file.stem == "__init__" else f"{path}.py")
     for pattern in ("kernels/*.cu", "kernels/*.cuh", "models/demo/*"):
         expected |= {f"cugraphs/{file.relative_to(ROOT)}" for file in ROOT.glob(pattern)}
+    expected |= {f"cugraphs/{file.name}" for file in (ROOT / "cugraphs").glob("*.cu")}
     cpp = ROOT.glob("cugraphs/emulation/cpp/**/*")
     expected |= {str(file.relative_to(ROOT)) for file in cpp if file.is_file()}
 

@@ -18,10 +18,19 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
+from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import CUDA_TYPES, Kernel
+from cugraphs.kernel_speed import Ceilings, Speed, measure_ceilings, speeds_as_json, time_case
 from cugraphs.kernels import ALL
 from cugraphs.one_line import one_line
-from cugraphs.testing import STAGES, CheckResult, check_kernel, check_plan, missing_tools
+from cugraphs.testing import (
+    STAGES,
+    CheckResult,
+    case_arrays,
+    check_kernel,
+    check_plan,
+    missing_tools,
+)
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -62,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if not stages:
         raise RuntimeError(f"check: this machine can run no stage; {missing['emulate']}")
     results = _check_all(kernels, stages, args.dtype)
+    ceilings, speeds = _measure(kernels, args.dtype) if "gpu" in stages else (None, [])
     skipped = {stage: missing[stage] for stage in STAGES if stage in missing}
     num_failed = sum(not result.passed for result in results)
     if args.json:
@@ -72,15 +82,24 @@ def run(args: argparse.Namespace) -> int:
             "failed": num_failed,
             "results": [dataclasses.asdict(result) for result in results],
         }
+        if ceilings is not None:
+            record["ceilings"] = dataclasses.asdict(ceilings)
+            record["speeds"] = speeds_as_json(speeds, ceilings)
         print(json.dumps(record))
     else:
         console = Console(soft_wrap=True, highlight=False)
         if not console.is_terminal:
             console.width = _FILE_COLUMNS
-        console.print(_table(results))
+        console.print(_table(results, speeds, ceilings))
         for result in results:
             if not result.passed:
                 console.print(str(result), markup=False)
+        if ceilings is not None:
+            console.print(
+                f"this card reads {ceilings.read_bytes_per_s / 1e12:.3g} TB/s and multiplies bf16 "
+                f"matrices at {ceilings.flops_per_s / 1e12:.0f} TFLOP/s, measured now; shares are "
+                "of the nearer of the two. Small cases measure launches and caches."
+            )
         for stage, why in skipped.items():
             console.print(f"not run: {stage} ({why})", markup=False)
         console.print(
@@ -109,8 +128,25 @@ def _check_all(
     return results
 
 
-def _table(results: Iterable[CheckResult]) -> Table:
-    """A row for each kernel, case and dtype: the largest errors of all stages."""
+def _measure(
+    kernels: Sequence[Kernel], dtypes: Sequence[str] | None
+) -> tuple[Ceilings, list[Speed]]:
+    """The card's ceilings, and the time of every case on it."""
+    device = CudaDevice()
+    ceilings = measure_ceilings(device)
+    speeds = [
+        time_case(device, kernel, case, dtype, case_arrays(kernel, case, dtype))
+        for kernel in kernels
+        for case, dtype in check_plan(kernel, dtypes)
+    ]
+    return ceilings, [speed for speed in speeds if speed is not None]
+
+
+def _table(
+    results: Iterable[CheckResult], speeds: Sequence[Speed] = (), ceilings: Ceilings | None = None
+) -> Table:
+    """A row for each kernel, case and dtype: the largest errors of all stages, and its speed."""
+    timed = {(speed.kernel, speed.case, speed.dtype): speed for speed in speeds}
     rows: dict[tuple[str, str, str], list[CheckResult]] = {}
     for result in results:
         rows.setdefault((result.kernel, result.case, result.dtype), []).append(result)
@@ -118,6 +154,8 @@ def _table(results: Iterable[CheckResult]) -> Table:
     for column in ("kernel", "case", "dtype"):
         table.add_column(column, no_wrap=True)
     for column in ("max error", "allowed", "rms error", "allowed"):
+        table.add_column(column, no_wrap=True, justify="right")
+    for column in ("us", "rate", "share") if ceilings is not None else ():
         table.add_column(column, no_wrap=True, justify="right")
     table.add_column("result", no_wrap=True)
     for names, parts in rows.items():
@@ -128,7 +166,15 @@ def _table(results: Iterable[CheckResult]) -> Table:
             pairs = (worst.found.max, worst.allowed.max, worst.found.rms, worst.allowed.rms)
             errors = [f"{value:.2g}" for value in pairs]
         failed = [part.stage for part in parts if not part.passed]
-        table.add_row(*names, *errors, f"FAILED: {', '.join(failed)}" if failed else "passed")
+        figures = []
+        if ceilings is not None:
+            figures = ["", "", ""]
+            if names in timed:
+                rate, share = timed[names].rate(ceilings)
+                figures = [f"{timed[names].seconds * 1e6:.3g}", rate, f"{share:.1%}"]
+        table.add_row(
+            *names, *errors, *figures, f"FAILED: {', '.join(failed)}" if failed else "passed"
+        )
     return table
 
 

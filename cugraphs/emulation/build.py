@@ -38,7 +38,7 @@ _KERNEL = (
     "-fno-extern-tls-init",  # `extern __shared__` needs no initialisation call at each use
     "-fno-strict-aliasing",  # nvcc lets kernels read bytes as another type
 )
-_PLAIN = ("-O1",)
+_PLAIN = ("-O1", "-fwrapv")  # an int overflows as it does on the GPU
 _CHECKED = (
     "-O1",
     "-fsanitize=thread",  # calls a hook at each access (cpp/compiler_hooks.cpp)

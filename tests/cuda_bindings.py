@@ -1,0 +1,134 @@
+"""Run by the Python of an environment that holds a CUDA extra: what it offers is what we call.
+
+    python tests/cuda_bindings.py sm_80 sm_90 sm_120
+
+Imports the modules that wrap CUDA, compares the signatures of all that they call, fills a launch
+configuration, and compiles one function of every kernel for the architectures. Needs no GPU, no
+driver and no cuBLAS. Prints one JSON object.
+"""
+
+import importlib.metadata
+import inspect
+import json
+import sys
+import types
+
+import cupy
+from cuda.bindings import driver
+from cuda.bindings import nvrtc as nvrtc_bindings
+from nvmath.bindings import cublasLt
+
+from cugraphs import cublaslt, cuda_device, gpu_runs, launch, nvrtc
+from cugraphs.emulation.emulate import bind_launches
+from cugraphs.kernel import Kernel, Launch
+from cugraphs.kernels import ALL
+from cugraphs.testing import case_arrays, compile_launch
+
+# Parameters of each function that we call, in order. CUDA 12 and 13 have the same; a later version
+# that adds one (as cuGraphAddNode did) fails here, without a GPU.
+SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
+    driver: {
+        "cuLaunchKernelEx": "config f kernelParams extra",
+        "cuFuncSetAttribute": "hfunc attrib value",
+    },
+    nvrtc_bindings: {
+        "nvrtcVersion": "",
+        "nvrtcCreateProgram": "src name numHeaders headers includeNames",
+        "nvrtcAddNameExpression": "prog name_expression",
+        "nvrtcCompileProgram": "prog numOptions options",
+        "nvrtcGetLoweredName": "prog name_expression",
+        "nvrtcGetCUBINSize": "prog",
+        "nvrtcGetCUBIN": "prog cubin",
+        "nvrtcGetProgramLogSize": "prog",
+        "nvrtcGetProgramLog": "prog log",
+        "nvrtcDestroyProgram": "prog",
+    },
+    cublasLt: {
+        "create": "",
+        "destroy": "light_handle",
+        "get_version": "",
+        "matmul": "light_handle compute_desc alpha a adesc b bdesc beta c cdesc d ddesc algo "
+        "workspace workspace_size_in_bytes stream",
+        "matmul_desc_create": "compute_type scale_type",
+        "matmul_desc_destroy": "matmul_desc",
+        "matmul_desc_set_attribute": "matmul_desc attr buf size_in_bytes",
+        "matrix_layout_create": "type rows cols ld",
+        "matrix_layout_destroy": "mat_layout",
+        "matmul_preference_create": "",
+        "matmul_preference_destroy": "pref",
+        "matmul_preference_set_attribute": "pref attr buf size_in_bytes",
+        "matmul_algo_get_heuristic": "light_handle operation_desc adesc bdesc cdesc ddesc "
+        "preference requested_algo_count heuristic_results_array return_algo_count",
+    },
+}
+
+
+def check_signatures() -> int:
+    """How many functions there are; each takes what we pass."""
+    for module, functions in SIGNATURES.items():
+        for name, expected in functions.items():
+            found = " ".join(inspect.signature(getattr(module, name)).parameters)
+            assert found == expected, f"{module.__name__}.{name}({found}), expected ({expected})"
+    return sum(map(len, SIGNATURES.values()))
+
+
+def check_structures() -> None:
+    """Fields and constants that we name exist and take what we give them."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = 1, 2, 3
+    config.blockDimX, config.blockDimY, config.blockDimZ = 32, 1, 1
+    config.sharedMemBytes = 1024
+    config.hStream = driver.CUstream(0)
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config.attrs, config.numAttrs = [attribute], 1
+    assert (config.gridDimZ, config.sharedMemBytes, config.numAttrs) == (3, 1024, 1)
+    assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
+    assert driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
+    assert not driver.CUresult.CUDA_SUCCESS
+    # Of cublasLt.h, whose numbers never change.
+    attributes = cublasLt.MatmulDescAttribute
+    assert (attributes.TRANSA, attributes.EPILOGUE, attributes.BIAS_POINTER) == (3, 7, 8)
+    assert attributes.BIAS_DATA_TYPE == 26 and cublasLt.Epilogue.BIAS == 4
+    assert cublasLt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES == 1
+    assert cublasLt.matmul_heuristic_result_dtype.fields["algo"][0].itemsize == 64
+    # Of the CuPy that loads the cubins.
+    for name in ("load", "get_function"):
+        assert callable(getattr(cupy.cuda.function.Module, name))
+    assert {"begin_capture", "end_capture"} <= set(dir(cupy.cuda.Stream))
+
+
+def first_launch(kernel: Kernel, arch: str) -> Launch:
+    """The first launch of our own that a case has in bfloat16."""
+    for case in kernel.cases:
+        _, launches = bind_launches(kernel, case_arrays(kernel, case, "bfloat16"), case.attrs)
+        for each in launches:
+            if isinstance(each, Launch):
+                return each.on(arch)[0]
+    raise AssertionError(f"{kernel.name} launches nothing")
+
+
+def main() -> None:
+    """Check everything; an AssertionError or another exception says what is wrong."""
+    wrappers = (cublaslt, cuda_device, gpu_runs, launch)
+    functions = check_signatures()
+    check_structures()
+    compiled = 0
+    for arch in sys.argv[1:]:
+        for kernel in ALL:
+            compile_launch(kernel, first_launch(kernel, arch), arch)
+            compiled += 1
+    result = {
+        "imported": [module.__name__ for module in wrappers],
+        "bindings": importlib.metadata.version("cuda-bindings"),
+        "cupy_runtime": cupy.cuda.runtime.runtimeGetVersion(),
+        "nvrtc": nvrtc.nvrtc_version(),
+        "functions": functions,
+        "compiled": compiled,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

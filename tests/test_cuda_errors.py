@@ -1,0 +1,326 @@
+"""What keeps a GPU from being used is one line that says what to install, on a machine without one.
+
+CuPy, the driver and cuBLASLt are stood in for; no test here touches the real ones.
+"""
+
+import dataclasses
+import importlib.metadata
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from cugraphs import cublaslt, cuda_device, launch, nvrtc
+from cugraphs.cli import main
+from cugraphs.cublaslt import CublasLt
+from cugraphs.cuda_device import CudaUnavailable, check_cuda
+from cugraphs.kernel import Kernel, Launch
+from cugraphs.kernels import ADD, LINEAR, RMS_NORM
+from cugraphs.launch import PreparedLaunch, prepare
+
+
+class CUDARuntimeError(RuntimeError):
+    """Named as CuPy's."""
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Makes the machine look as told; by default one on which everything is as it should be."""
+
+    def pretend(
+        *,
+        wheels=("cupy-cuda13x",),
+        driver=True,
+        cupy_imports=True,
+        bindings="13.0.1",
+        count=1,
+        count_error=None,
+        capability="90",
+        runtime=13000,
+    ):
+        installed = [types.SimpleNamespace(metadata={"Name": n}) for n in ("numpy", *wheels)]
+        monkeypatch.setattr(cuda_device, "distributions", lambda: installed)
+        monkeypatch.setattr(cuda_device, "has_driver", lambda: driver)
+
+        def version(name):
+            assert name == "cuda-bindings"
+            if bindings is None:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return bindings
+
+        monkeypatch.setattr(cuda_device, "version", version)
+
+        def get_count():
+            if count_error:
+                raise CUDARuntimeError(count_error)
+            return count
+
+        cupy = types.ModuleType("cupy")
+        cupy.cuda = types.SimpleNamespace(
+            runtime=types.SimpleNamespace(
+                CUDARuntimeError=CUDARuntimeError,
+                getDeviceCount=get_count,
+                runtimeGetVersion=lambda: runtime,
+                getDeviceProperties=lambda number: {"name": b"NVIDIA Toy"},
+            ),
+            Device=lambda: types.SimpleNamespace(id=0, compute_capability=capability),
+        )
+        monkeypatch.setitem(sys.modules, "cupy", cupy if cupy_imports else None)
+
+    return pretend
+
+
+def test_a_gpu_that_can_be_used_gives_its_name(machine):
+    machine()
+    assert check_cuda() == "NVIDIA Toy"
+
+
+# What the machine lacks, and what the line says: what was found, and what to do.
+LACKS = {
+    "both CuPy wheels": (
+        {"wheels": ("cupy-cuda13x", "cupy-cuda12x")},
+        "cupy-cuda12x and cupy-cuda13x are both installed and overwrite each other, expected one; "
+        "pip uninstall cupy-cuda12x cupy-cuda13x",
+    ),
+    "CuPy from source as well": (
+        {"wheels": ("cupy-cuda13x", "cupy")},
+        "cupy and cupy-cuda13x are both installed",
+    ),
+    "driver": ({"driver": False}, "libcuda.so.1 is not found, expected NVIDIA's driver; install"),
+    "CuPy": (
+        {"wheels": (), "cupy_imports": False},
+        "CuPy does not import (",
+    ),
+    "cuda-bindings": (
+        {"bindings": None},
+        "cuda-bindings is not installed; pip install 'cugraphs[cuda13]'",
+    ),
+    "one CUDA version": (
+        {"runtime": 12090, "bindings": "13.5.0"},
+        "CuPy is built for CUDA 12 and cuda-bindings is 13.5.0, expected one CUDA version; "
+        "pip install 'cugraphs[cuda12]'",
+    ),
+    "a driver as new as CuPy": (
+        {
+            "count_error": "cudaErrorInsufficientDriver: CUDA driver version is insufficient for "
+            "CUDA runtime version"
+        },
+        "the driver is older than CUDA 13, which CuPy is built for; install a newer driver, or the "
+        "extra for yours: pip install 'cugraphs[cuda13]' (or cuda12",
+    ),
+    "a GPU, says an error": (
+        {"count_error": "cudaErrorNoDevice: no CUDA-capable device\nis detected"},
+        "no GPU can be used (cudaErrorNoDevice: no CUDA-capable device is detected)",
+    ),
+    "a GPU": ({"count": 0}, "the driver finds no GPU, expected one"),
+    "a GPU that is new enough": (
+        {"capability": "75"},
+        "NVIDIA Toy is sm_75, expected sm_80 or newer (Ampere); use device='cpu'",
+    ),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS)
+def test_what_is_missing_is_said_in_one_line(machine, lack):
+    changes, message = LACKS[lack]
+    machine(**changes)
+    with pytest.raises(CudaUnavailable) as caught:
+        check_cuda()
+    text = str(caught.value)
+    assert text.startswith(f"cuda: {message}") and "\n" not in text
+
+
+def test_one_wheel_that_two_folders_list_is_one_wheel(machine):
+    machine(wheels=("cupy-cuda13x", "cupy-cuda13x"))
+    check_cuda()
+
+
+@pytest.mark.parametrize("lack", ["driver", "both CuPy wheels", "a GPU that is new enough"])
+@pytest.mark.parametrize(
+    "command",
+    [["generate", "demo", "Once", "--device", "cuda"], ["check", "add", "--stage", "gpu"]],
+    ids=["generate", "check"],
+)
+def test_the_command_prints_the_line_and_exits_with_2(machine, capsys, command, lack):
+    changes, message = LACKS[lack]
+    machine(**changes)
+    assert main(command) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"cugraphs: error: cuda: {message}")
+
+
+# ---------------------------------------------------------------------------- NVRTC and cuBLASLt
+
+
+@pytest.fixture
+def without_version():
+    nvrtc.nvrtc_version.cache_clear()
+    yield
+    nvrtc.nvrtc_version.cache_clear()
+
+
+def test_without_cuda_bindings_nvrtc_says_what_to_install(monkeypatch, without_version):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(RuntimeError, match=r"^nvrtc: cuda-bindings is not .*; pip install 'cugr"):
+        nvrtc.nvrtc_version()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (RuntimeError("Failed to dlopen\nlibnvrtc.so"), "libnvrtc is not found, expected the wh"),
+        ((0, 12, 4), r"version is 12\.4, expected at least 12\.8"),
+    ],
+)
+def test_nvrtc_that_is_missing_or_too_old(monkeypatch, without_version, found, message):
+    def nvrtc_version():
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    fake = types.SimpleNamespace(
+        nvrtcVersion=nvrtc_version, nvrtcResult=types.SimpleNamespace(NVRTC_SUCCESS=0)
+    )
+    monkeypatch.setattr(nvrtc, "_nvrtc", lambda: fake)
+    with pytest.raises(RuntimeError, match=f"^nvrtc: {message}.*; pip install 'cugraphs") as caught:
+        nvrtc.nvrtc_version()
+    assert "\n" not in str(caught.value)
+
+
+def test_without_nvmath_cublaslt_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    monkeypatch.setitem(sys.modules, "nvmath", None)
+    with pytest.raises(RuntimeError, match=r"^cuBLASLt: nvmath-python does not .*; pip install 'c"):
+        CublasLt(0, 0)
+
+
+def test_without_cublas_cublaslt_says_what_to_install(monkeypatch):
+    def create():
+        raise OSError("libcublasLt.so.13: cannot open\nshared object file")
+
+    monkeypatch.setattr(cublaslt, "_import_bindings", lambda: types.SimpleNamespace(create=create))
+    with pytest.raises(RuntimeError) as caught:
+        CublasLt(0, 0)
+    assert str(caught.value) == (
+        "cuBLASLt: cannot be loaded (libcublasLt.so.13: cannot open shared object file), "
+        "expected cuBLAS; pip install 'cugraphs[cuda13]' (or cuda12)"
+    )
+
+
+# ----------------------------------------------------------------------- what a launch is refused
+
+# Arrays are judged by dtype, shape and layout alone, before anything is asked of a device: NumPy's
+# do as well as CuPy's.
+
+
+def rows(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+def prepared(kernel: Kernel, arrays, **attrs):
+    return prepare(kernel, arrays, attrs, stream=0, cublaslt=None)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arrays", "attrs", "error", "message"),
+    [
+        (
+            ADD,
+            [rows(2, 4), rows(2, 4), rows(2, 4, dtype=np.float16)],
+            {},
+            TypeError,
+            r"^add: b is float16, expected float32$",
+        ),
+        (
+            ADD,
+            [rows(2, 4, dtype=np.int64)] * 3,
+            {},
+            TypeError,
+            r"^add: out is int64, expected one of \['float64', 'float32',",
+        ),
+        (
+            ADD,
+            [rows(2, 4), rows(2, 4), rows(4, 2).T],
+            {},
+            ValueError,
+            r"^add: b has strides \(4, 8\), expected a contiguous array; copy it with",
+        ),
+        (
+            ADD,
+            [rows(2, 4), rows(2, 8)[:, ::2], rows(2, 4)],
+            {},
+            ValueError,
+            r"^add: a has strides \(32, 8\), expected a contiguous array",
+        ),
+        (
+            ADD,
+            [rows(2, 4), rows(2, 4), rows(3, 4)],
+            {},
+            ValueError,
+            r"^add: axis 'tokens' is 3 in b, expected 2 as in a$",
+        ),
+        (
+            ADD,
+            [rows(2, 4), rows(8), rows(2, 4)],
+            {},
+            ValueError,
+            r"^add: a has shape \[8\], expected axes \[tokens, hidden\]$",
+        ),
+        (
+            ADD,
+            [rows(3, 4), rows(2, 4), rows(2, 4)],
+            {},
+            ValueError,
+            r"^add: out is float32\[3, 4\], expected float32\[2, 4\]$",
+        ),
+        (
+            ADD,
+            [rows(2, 4, dtype=np.float16), rows(2, 4), rows(2, 4)],
+            {},
+            ValueError,
+            r"^add: out is float16\[2, 4\], expected float32\[2, 4\]$",
+        ),
+        (ADD, [rows(2, 4)] * 2, {}, TypeError, r"^add: got 1 operands, expected 2 \(a, b\)$"),
+        (ADD, [rows(2, 4)] * 4, {}, TypeError, r"^add: got 4 arrays, expected at most 3 \(out, a,"),
+        (
+            RMS_NORM,
+            [rows(2, 4), rows(2, 4), rows(4)],
+            {},
+            TypeError,
+            r"^rms_norm: the scalar 'eps' is missing$",
+        ),
+        (
+            LINEAR,
+            [rows(2, 5), rows(2, 4), rows(5, 4), rows(4)],
+            {},
+            ValueError,
+            r"^linear: axis 'out_features' is 4 in bias, expected 5 as in weight$",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_the_declaration_are_refused(kernel, arrays, attrs, error, message):
+    with pytest.raises(error, match=message):
+        prepared(kernel, arrays, **attrs)
+
+
+def test_a_kernel_without_a_cuda_form_is_refused():
+    with pytest.raises(ValueError, match=r"^add: has no CUDA form, expected launches and a \.cu"):
+        prepared(dataclasses.replace(ADD, launches=None), [rows(2, 4)] * 3)
+
+
+def test_no_rows_launch_nothing():
+    assert prepared(ADD, [rows(0, 4)] * 3) == []
+
+
+@pytest.mark.parametrize("scalar", [3, 0.5, True])
+def test_a_scalar_without_a_c_type_is_refused(monkeypatch, scalar):
+    pytest.importorskip("cuda.bindings.driver")
+    monkeypatch.setattr(
+        launch, "_function", lambda *_: pytest.fail("compiled before it is checked")
+    )
+    wrong = Launch("add<float, 4, 32>", (1, 1, 1), 32, (scalar,))
+    with pytest.raises(TypeError, match=r"^add: a scalar of add<float, 4, 32> is the .*np\.int32$"):
+        PreparedLaunch(ADD, wrong, [0, 0, 0], stream=0)
