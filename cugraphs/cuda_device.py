@@ -70,7 +70,7 @@ def check_cuda() -> str:
         if "InsufficientDriver" in str(error):
             raise CudaUnavailable(
                 f"cuda: the driver is older than CUDA {built_for}, which CuPy is built for; "
-                f"install a newer driver, or the extra for yours: {INSTALL}"
+                f"install a newer driver{_other_extra(wheels, built_for)}"
             ) from None
         raise CudaUnavailable(f"cuda: no GPU can be used ({reason(error)})") from None
     if count == 0:
@@ -90,6 +90,14 @@ def _cupy_wheels() -> list[str]:
     """Names of the installed distributions that write the folder ``cupy``."""
     names = {str(distribution.metadata["Name"]) for distribution in distributions()}
     return sorted(n for n in names if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm")))
+
+
+def _other_extra(wheels: Sequence[str], cuda_major: int) -> str:
+    """What else than a newer driver helps: the extra for older ones, without both CuPy wheels."""
+    if cuda_major <= 12:
+        return ""  # there is none
+    remove = f"pip uninstall {' '.join(wheels)}, then " if wheels else ""
+    return f", or {remove}pip install 'cugraphs[cuda12]'"
 
 
 def _check_bindings(cuda_major: int) -> None:

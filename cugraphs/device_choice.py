@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Protocol
 
-from cugraphs.cuda_device import CudaDevice, CudaUnavailable, check_cuda, has_driver
+from cugraphs.cuda_device import CudaDevice, has_driver
 from cugraphs.device import CpuDevice, Device
 from cugraphs.kv_cache import KVCacheShape
 
@@ -60,12 +60,12 @@ def choose_device(device: str) -> Device:
         _log.info("device cpu: this machine has no NVIDIA driver")
         return CpuDevice()
     try:
-        name = check_cuda()
-    except CudaUnavailable as error:
+        gpu = CudaDevice()
+    except RuntimeError as error:  # CudaUnavailable, or no cuBLASLt
         _log.info("device cpu: %s", str(error).removeprefix("cuda: "))
         return CpuDevice()
-    _log.info("device cuda: %s", name)
-    return CudaDevice()
+    _log.info("device cuda: %s", gpu.gpu_name)
+    return gpu
 
 
 def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:

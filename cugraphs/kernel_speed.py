@@ -61,8 +61,13 @@ class Speed:
         memory = bytes_per_s / ceilings.read_bytes_per_s
         compute = flops_per_s / ceilings.flops_per_s
         if compute > memory:
-            return f"{flops_per_s / 1e12:.3g} TFLOP/s", compute
-        return f"{bytes_per_s / 1e9:.3g} GB/s", memory
+            return f"{three_digits(flops_per_s / 1e12)} TFLOP/s", compute
+        return f"{three_digits(bytes_per_s / 1e9)} GB/s", memory
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, all digits of the whole part from 1,000: ``0.123``, ``4,012``."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def measure_ceilings(device: CudaDevice) -> Ceilings:
@@ -83,13 +88,11 @@ def measure_ceilings(device: CudaDevice) -> Ceilings:
 
     size = MATRIX_SIZE
     shape = MatrixShape(size, size, size, "bfloat16")
-    # The upper halves of random float32 are random bfloat16 numbers; zeros would run faster.
-    a, b = (
-        (cupy.random.standard_normal(size * size, dtype=np.float32).view(np.uint32) >> 16).astype(
-            np.uint16
-        )
-        for _ in range(2)
-    )
+    # Random, since zeros would run faster; NumPy's, since CuPy's need cuRAND, which no extra
+    # installs. The upper half of a float32 is a bfloat16.
+    rng = np.random.default_rng(0)
+    normal = [rng.standard_normal(size * size, dtype=np.float32) for _ in range(2)]
+    a, b = (cupy.asarray(np.ascontiguousarray(values.view(np.uint16)[1::2])) for values in normal)
     product = cupy.empty(size * size, np.uint16)
     cupy.cuda.Device().synchronize()
     plan = device.cublaslt.plan(shape)

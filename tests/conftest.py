@@ -90,7 +90,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """A whole GPU run writes its record; any other says loudly if the record is out of date."""
-    whole_gpu_run = config.getoption("markexpr") == "gpu" and not config.getoption("keyword")
+    chosen = config.getoption("keyword") or any(".py" in argument for argument in config.args)
+    whole_gpu_run = config.getoption("markexpr") == "gpu" and not chosen
     stats = terminalreporter.stats
     counts = {
         name: sum(getattr(report, "when", None) != "teardown" for report in stats.get(key, []))

@@ -22,6 +22,7 @@ from nvmath.bindings import cublasLt
 from cugraphs import cublaslt, cuda_device, gpu_runs, launch, nvrtc
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.kernel import Kernel, Launch
+from cugraphs.kernel_source import cuda_include_folder
 from cugraphs.kernels import ALL
 from cugraphs.testing import case_arrays
 
@@ -63,6 +64,20 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
     },
 }
 
+CUPY_NAMES = (
+    (cupy.cuda, "Device Memory MemoryPointer Stream alloc_pinned_memory"),
+    (cupy.cuda.Device, "id compute_capability attributes"),
+    (cupy.cuda.MemoryPointer, "ptr memset_async"),
+    (cupy.cuda.Stream, "synchronize begin_capture end_capture"),
+    (cupy.cuda.Graph, "launch"),
+    (
+        cupy.cuda.runtime,
+        "getDeviceCount getDeviceProperties memGetInfo runtimeGetVersion "
+        "streamCaptureModeThreadLocal",
+    ),
+    (cupy.ndarray, "data dtype flags get nbytes reshape set shape strides view"),
+)
+
 
 def check_signatures() -> int:
     """How many functions there are; each takes what we pass."""
@@ -97,7 +112,12 @@ def check_structures() -> None:
     # Of the CuPy that loads the cubins.
     for name in ("load", "get_function"):
         assert callable(getattr(cupy.cuda.function.Module, name))
-    assert {"begin_capture", "end_capture"} <= set(dir(cupy.cuda.Stream))
+    # Of the CuPy that holds memory and streams.
+    for owner, names in CUPY_NAMES:
+        missing = [name for name in names.split() if not hasattr(owner, name)]
+        assert not missing, f"{owner} has no {', '.join(missing)}"
+    assert issubclass(cupy.cuda.runtime.CUDARuntimeError, Exception)
+    assert issubclass(cupy.cuda.memory.OutOfMemoryError, Exception)
 
 
 def first_launch(kernel: Kernel, arch: str) -> Launch:
@@ -130,6 +150,7 @@ def main() -> None:
         "bindings": importlib.metadata.version("cuda-bindings"),
         "cupy_runtime": cupy.cuda.runtime.runtimeGetVersion(),
         "nvrtc": nvrtc.nvrtc_version(),
+        "headers": str(cuda_include_folder(nvrtc.nvrtc_version()[0])),
         "functions": functions,
         "compiled": compiled,
         "spilled": spilled,

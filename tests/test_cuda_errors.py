@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 
-from cugraphs import cublaslt, cuda_device, launch, nvrtc
+from cugraphs import cublaslt, cuda_device, device_choice, kernel_source, launch, nvrtc
 from cugraphs.cli import main
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_device import CudaUnavailable, check_cuda
@@ -57,6 +57,9 @@ def machine(monkeypatch):
             return count
 
         cupy = types.ModuleType("cupy")
+        # As much of an array as a workspace is: an address, behind which nothing is read.
+        cupy.uint8 = np.uint8
+        cupy.ndarray = lambda shape, dtype, memory: types.SimpleNamespace(data=memory)
         cupy.cuda = types.SimpleNamespace(
             runtime=types.SimpleNamespace(
                 CUDARuntimeError=CUDARuntimeError,
@@ -65,6 +68,10 @@ def machine(monkeypatch):
                 getDeviceProperties=lambda number: {"name": b"NVIDIA Toy"},
             ),
             Device=lambda: types.SimpleNamespace(id=0, compute_capability=capability),
+            Stream=lambda non_blocking: types.SimpleNamespace(ptr=0),
+            Memory=lambda nbytes: None,
+            MemoryPointer=lambda memory, offset: types.SimpleNamespace(ptr=256),
+            memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
         )
         monkeypatch.setitem(sys.modules, "cupy", cupy if cupy_imports else None)
 
@@ -106,8 +113,17 @@ LACKS = {
             "count_error": "cudaErrorInsufficientDriver: CUDA driver version is insufficient for "
             "CUDA runtime version"
         },
-        "the driver is older than CUDA 13, which CuPy is built for; install a newer driver, or the "
-        "extra for yours: pip install 'cugraphs[cuda13]' (or cuda12",
+        "the driver is older than CUDA 13, which CuPy is built for; install a newer driver, or pip "
+        "uninstall cupy-cuda13x, then pip install 'cugraphs[cuda12]'",
+    ),
+    "a driver for CUDA 12": (
+        {
+            "wheels": ("cupy-cuda12x",),
+            "runtime": 12090,
+            "bindings": "12.9.2",
+            "count_error": "cudaErrorInsufficientDriver: CUDA driver version is insufficient",
+        },
+        "the driver is older than CUDA 12, which CuPy is built for; install a newer driver",
     ),
     "a GPU, says an error": (
         {"count_error": "cudaErrorNoDevice: no CUDA-capable device\nis detected"},
@@ -190,24 +206,46 @@ def test_nvrtc_that_is_missing_or_too_old(monkeypatch, without_version, found, m
     assert "\n" not in str(caught.value)
 
 
-def test_without_nvmath_cublaslt_says_what_to_install(monkeypatch):
+def remove_nvmath(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
     monkeypatch.setitem(sys.modules, "nvmath", None)
+
+
+def remove_cublas(monkeypatch):
+    def create():
+        raise OSError("libcublasLt.so.13: cannot open\nshared object file")
+
+    monkeypatch.setattr(cublaslt, "_import_bindings", lambda: types.SimpleNamespace(create=create))
+
+
+def test_without_nvmath_cublaslt_says_what_to_install(monkeypatch):
+    remove_nvmath(monkeypatch)
     with pytest.raises(RuntimeError, match=r"^cuBLASLt: nvmath-python does not .*; pip install 'c"):
         CublasLt(0, 0)
 
 
 def test_without_cublas_cublaslt_says_what_to_install(monkeypatch):
-    def create():
-        raise OSError("libcublasLt.so.13: cannot open\nshared object file")
-
-    monkeypatch.setattr(cublaslt, "_import_bindings", lambda: types.SimpleNamespace(create=create))
+    remove_cublas(monkeypatch)
     with pytest.raises(RuntimeError) as caught:
         CublasLt(0, 0)
     assert str(caught.value) == (
         "cuBLASLt: cannot be loaded (libcublasLt.so.13: cannot open shared object file), "
         "expected cuBLAS; pip install 'cugraphs[cuda13]' (or cuda12)"
     )
+
+
+@pytest.mark.parametrize(
+    ("remove", "message"),
+    [(remove_nvmath, "nvmath-python does not import ("), (remove_cublas, "cannot be loaded (")],
+)
+def test_the_command_prints_what_cublaslt_lacks(machine, monkeypatch, capsys, remove, message):
+    machine()
+    remove(monkeypatch)
+    assert main(["generate", "demo", "Once", "--device", "cuda"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"cugraphs: error: cuBLASLt: {message}")
+    assert err.endswith("; pip install 'cugraphs[cuda13]' (or cuda12)\n")
 
 
 # ----------------------------------------------------------------------- what a launch is refused
@@ -311,6 +349,42 @@ def test_a_kernel_without_a_cuda_form_is_refused():
         prepared(dataclasses.replace(ADD, launches=None), [rows(2, 4)] * 3)
 
 
+class OnDevice:
+    """An array with an address, as CuPy's have."""
+
+    def __init__(self, array):
+        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
+        self.flags = array.flags
+        self.data = types.SimpleNamespace(ptr=256)
+
+
+@pytest.fixture
+def cold(monkeypatch, tmp_path, without_version):
+    """An sm_90 for which nothing is compiled yet."""
+    pytest.importorskip("cuda.bindings.driver")
+    monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
+    monkeypatch.setattr(nvrtc, "cache_folder", lambda kind: tmp_path)
+    monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    launch._function.cache_clear()
+    kernel_source.cuda_include_folder.cache_clear()
+    yield
+    kernel_source.cuda_include_folder.cache_clear()
+
+
+def test_without_nvrtc_a_program_is_not_bound(cold, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
+    monkeypatch.delattr("cuda.bindings.nvrtc", raising=False)
+    with pytest.raises(RuntimeError, match=r"^nvrtc: cuda-bindings is not .*; pip install 'cugr"):
+        prepared(ADD, [OnDevice(rows(2, 4))] * 3)
+
+
+def test_without_cudas_headers_a_program_is_not_bound(cold, monkeypatch):
+    monkeypatch.setattr(kernel_source, "_NEEDED_HEADERS", ("no_such_header.h",))
+    with pytest.raises(RuntimeError, match=r"^CUDA headers: .* not found .*; pip ins") as caught:
+        prepared(ADD, [OnDevice(rows(2, 4))] * 3)
+    assert "\n" not in str(caught.value)
+
+
 def test_no_rows_launch_nothing():
     assert prepared(ADD, [rows(0, 4)] * 3) == []
 
@@ -324,3 +398,12 @@ def test_a_scalar_without_a_c_type_is_refused(monkeypatch, scalar):
     wrong = Launch("add<float, 4, 32>", (1, 1, 1), 32, (scalar,))
     with pytest.raises(TypeError, match=r"^add: a scalar of add<float, 4, 32> is the .*np\.int32$"):
         PreparedLaunch(ADD, wrong, [0, 0, 0], stream=0)
+
+
+def test_auto_falls_back_to_the_cpu_and_says_why(machine, monkeypatch, caplog):
+    machine()
+    remove_nvmath(monkeypatch)
+    monkeypatch.setattr(device_choice, "has_driver", lambda: True)
+    with caplog.at_level("INFO", logger="cugraphs"):
+        assert device_choice.choose_device("auto").name == "cpu"
+    assert "device cpu: cuBLASLt: nvmath-python does not import" in caplog.text

@@ -18,7 +18,7 @@ def test_the_read_kernel_is_proven():
 
 def test_the_larger_share_is_the_rate_that_is_told():
     streaming = Speed("add", "large", "bfloat16", 1e-3, Cost(2 * 10**9, 10**9))
-    assert streaming.rate(CEILINGS) == ("2e+03 GB/s", pytest.approx(0.5))
+    assert streaming.rate(CEILINGS) == ("2,000 GB/s", pytest.approx(0.5))
     computing = Speed("linear", "large", "bfloat16", 1e-3, Cost(10**6, 4 * 10**11))
     assert computing.rate(CEILINGS) == ("400 TFLOP/s", pytest.approx(0.5))
 
@@ -30,8 +30,8 @@ def test_the_table_has_the_figures_and_json_has_the_numbers():
     headers = [column.header for column in table.columns]
     assert headers[-4:] == ["us", "rate", "share", "result"]
     assert [next(iter(column.cells)) for column in table.columns[-4:]] == [
-        "1e+03",
-        "1e+03 GB/s",
+        "1,000",
+        "1,000 GB/s",
         "25.0%",
         "passed",
     ]

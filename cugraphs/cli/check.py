@@ -20,7 +20,14 @@ from rich.table import Table
 
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import CUDA_TYPES, Kernel
-from cugraphs.kernel_speed import Ceilings, Speed, measure_ceilings, speeds_as_json, time_case
+from cugraphs.kernel_speed import (
+    Ceilings,
+    Speed,
+    measure_ceilings,
+    speeds_as_json,
+    three_digits,
+    time_case,
+)
 from cugraphs.kernels import ALL
 from cugraphs.one_line import one_line
 from cugraphs.testing import (
@@ -71,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if not stages:
         raise RuntimeError(f"check: this machine can run no stage; {missing['emulate']}")
     results = _check_all(kernels, stages, args.dtype)
-    ceilings, speeds = _measure(kernels, args.dtype) if "gpu" in stages else (None, [])
+    ceilings, speeds = _measure(kernels, args.dtype, results) if "gpu" in stages else (None, [])
     skipped = {stage: missing[stage] for stage in STAGES if stage in missing}
     num_failed = sum(not result.passed for result in results)
     if args.json:
@@ -129,15 +136,26 @@ def _check_all(
 
 
 def _measure(
-    kernels: Sequence[Kernel], dtypes: Sequence[str] | None
-) -> tuple[Ceilings, list[Speed]]:
-    """The card's ceilings, and the time of every case on it."""
+    kernels: Sequence[Kernel], dtypes: Sequence[str] | None, results: Sequence[CheckResult]
+) -> tuple[Ceilings | None, list[Speed]]:
+    """The card's ceilings, and the time of every case that passed; None where none did.
+
+    One that failed may not compile, or write where it must not, and here nothing guards memory.
+    """
+    failed = {(result.kernel, result.case, result.dtype) for result in results if not result.passed}
+    plan = [
+        (kernel, case, dtype)
+        for kernel in kernels
+        for case, dtype in check_plan(kernel, dtypes)
+        if (kernel.name, case.name, dtype) not in failed
+    ]
+    if not plan:
+        return None, []
     device = CudaDevice()
     ceilings = measure_ceilings(device)
     speeds = [
         time_case(device, kernel, case, dtype, case_arrays(kernel, case, dtype))
-        for kernel in kernels
-        for case, dtype in check_plan(kernel, dtypes)
+        for kernel, case, dtype in plan
     ]
     return ceilings, [speed for speed in speeds if speed is not None]
 
@@ -171,7 +189,7 @@ def _table(
             figures = ["", "", ""]
             if names in timed:
                 rate, share = timed[names].rate(ceilings)
-                figures = [f"{timed[names].seconds * 1e6:.3g}", rate, f"{share:.1%}"]
+                figures = [three_digits(timed[names].seconds * 1e6), rate, f"{share:.1%}"]
         table.add_row(
             *names, *errors, *figures, f"FAILED: {', '.join(failed)}" if failed else "passed"
         )
