@@ -21,7 +21,6 @@ TEXT = [
     "你好。世界。今天天气很好。 日本語のテキスト。 한국어 문장입니다.",
     "Émile naïve café 👩‍👩‍👧 🎉🎉 ok\n\n\ttabs  and   spaces",
 ]
-STORIES = Path(__file__).parents[2] / "shared" / "models" / "stories260K"
 
 
 def wrap(backend: tokenizers.Tokenizer) -> Tokenizer:
@@ -61,12 +60,10 @@ def with_added_tokens() -> Tokenizer:
     return wrap(backend)
 
 
-@cache
-def stories() -> Tokenizer | None:
-    if not STORIES.is_dir():
-        return None
-    config = json.loads((STORIES / "config.json").read_text(encoding="utf-8"))
-    return Tokenizer.load(STORIES, config, {})
+@pytest.fixture(scope="module")
+def stories(stories260k: Path) -> Tokenizer:
+    config = json.loads((stories260k / "config.json").read_text(encoding="utf-8"))
+    return Tokenizer.load(stories260k, config, {})
 
 
 KINDS = [byte_level, byte_fallback, with_added_tokens]
@@ -222,11 +219,10 @@ def test_the_work_per_token_does_not_grow_with_the_history(kind, monkeypatch):
     assert longest <= 12
 
 
-@pytest.mark.skipif(stories() is None, reason=f"{STORIES.name} is not beside the repository")
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_stories260k_tokenizer(data):
-    tokenizer = stories()
+def test_stories260k_tokenizer(stories, data):
+    tokenizer = stories
     prompt = [1, *data.draw(random_ids(tokenizer, 6))]
     output = data.draw(random_ids(tokenizer, 40))
     assert "".join(pieces_of(tokenizer, prompt, output)) == text_after(tokenizer, prompt, output)

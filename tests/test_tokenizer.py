@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -14,7 +14,6 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from cugraphs.tokenizer import Tokenizer
 
-STORIES = Path(__file__).parents[2] / "shared" / "models" / "stories260K"
 OWN_PIECES = ["▁", "a", "b", "▁a"]
 PIECES = [*FIRST_PIECES, *OWN_PIECES]
 BOS, EOS, SPACE, A, B, SPACE_A = 1, 2, 259, 260, 261, 262
@@ -326,13 +325,11 @@ def test_bad_texts_are_refused(tmp_path):
         tokenizer.encode("\ud800")
 
 
-@pytest.mark.skipif(not STORIES.is_dir(), reason="stories260K is not beside the repository")
-def test_stories260k_encodes_as_its_goldens():
-    numpy = pytest.importorskip("numpy")
-    config = json.loads((STORIES / "config.json").read_text())
-    tokenizer = Tokenizer.load(STORIES, config, {})
-    prompts = json.loads((STORIES / "hf_golden_prompts.json").read_text())
-    golden = numpy.load(STORIES / "hf_golden.npz")
+def test_stories260k_encodes_as_its_goldens(stories260k):
+    config = json.loads((stories260k / "config.json").read_text())
+    tokenizer = Tokenizer.load(stories260k, config, {})
+    prompts = json.loads((stories260k / "hf_golden_prompts.json").read_text())
+    golden = np.load(stories260k / "hf_golden.npz")
     assert tokenizer.bos_token_id == 1
     assert tokenizer.eos_token_ids == {2}
     for index, prompt in enumerate(prompts):
