@@ -146,7 +146,7 @@ def bench(name: str, max_num_seqs: int, token_counts: list[int], repeats: int) -
     plans = {tokens: step_plan(config, max_num_seqs, tokens) for tokens in token_counts}
     plan = plans[token_counts[0]]
     steps: dict[str, Step] = {
-        f"decode_{rows}": partial(plan.record_decode, max_rows=rows) for rows in plan.ladder.classes
+        f"decode_{rows}": partial(plan.record_decode, rows=rows) for rows in plan.ladder.classes
     }
     steps |= {f"mixed_{tokens}": each.record_mixed for tokens, each in plans.items()}
     timings = [measure(step_name, step, repeats) for step_name, step in steps.items()]

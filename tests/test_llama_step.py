@@ -241,7 +241,7 @@ def test_decode_at_every_batch_size_with_its_padding_rows(live):
         steps.run(steps.chunk(slot, tokens[:-1]))
     logits = steps.decode(*sequences)
     rung = next(rung for rung in (1, 2, 4, 8, 12) if rung >= live)
-    assert steps.runner.replays[rung] == 1 and steps.runner.num_padding_rows == rung - live
+    assert steps.runner.counts.padding_rows == rung - live
     for tokens, row in zip(sequences, logits, strict=True):
         check_logits(c, "float64", tokens, row, -1)
 
