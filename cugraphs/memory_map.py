@@ -6,6 +6,7 @@ draws. Knows planned programs and sizes; asks no device.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from cugraphs.executable import PlannedProgram, region_name
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.kernel import WORKSPACE
 from cugraphs.kv_cache import KVCacheShape
+from cugraphs.pricing import streamed_weights
 from cugraphs.program import Buffer, Kind, Op
 
 
@@ -104,6 +106,37 @@ def map_memory(
     return MemoryMap(tuple(parts), arena, total_bytes)
 
 
+def map_fitted_memory(
+    programs: Sequence[PlannedProgram],
+    cache: KVCacheShape,
+    arena: Arena,
+    *,
+    graphs: MemoryPart,
+    total_bytes: int,
+    utilization: float,
+) -> tuple[MemoryMap, int]:
+    """The memory of an engine whose KV pool takes what else is left of a device.
+
+    Args:
+        programs: as of ``map_memory``.
+        cache: sizes of a block; how many blocks there are does not matter.
+        arena: as of ``map_memory``.
+        graphs: what the driver keeps for captured graphs.
+        total_bytes: of the device.
+        utilization: share of them that may be used.
+
+    Returns:
+        The map, and the blocks that sequences can have; 0 where not even one fits.
+    """
+    scratch_alone = dataclasses.replace(cache, num_blocks=1)
+    least = map_memory(programs, scratch_alone, arena, graphs=graphs)
+    left = int(total_bytes * utilization) - least.used_bytes
+    num_blocks = max(left // cache.bytes_per_block, 0)
+    fitting = dataclasses.replace(cache, num_blocks=1 + num_blocks)
+    fitted = map_memory(programs, fitting, arena, graphs=graphs, total_bytes=total_bytes)
+    return fitted, num_blocks
+
+
 @dataclass(frozen=True)
 class Box:
     """Bytes of the arena that are held for some ops of a program.
@@ -163,9 +196,9 @@ def _label(op: Op, buffer: Buffer) -> str:
     if len(op.written) > 1:
         operand = op.kernel.operands[op.operands.index(buffer)]
         return f"{op.kernel.name}.{operand.name}"
-    for read in op.read:
-        if read.kind is Kind.WEIGHT and len(read.type.shape) > 1:
-            return read.name.removesuffix(".weight").rpartition(".")[2]
+    matrices = [weight for weight in streamed_weights(op) if len(weight.type.shape) > 1]
+    if len(matrices) == 1:
+        return matrices[0].name.removesuffix(".weight").rpartition(".")[2]
     return op.kernel.name
 
 

@@ -23,17 +23,26 @@ _TEMPORARY_COLOURS = (
     *("#5b8fc9", "#e0a458", "#86b36b", "#cf6f55", "#a98bc4", "#5fb3b3", "#d98cab"),
     *("#b5a642", "#8c7a6b", "#9fc3e7", "#c9d98f", "#f0c9a0"),
 )
-_MIB = 1 << 20
 _CHARACTERS = 75  # of a label that fill the width of a panel
 _LINE_HEIGHT = 0.026  # of a label, of the height of a panel
 _MOST_LABELS = 12
 
 
 @dataclass(frozen=True)
+class _Unit:
+    name: str
+    nbytes: int
+
+
+_KIB, _MIB = _Unit("KiB", 1 << 10), _Unit("MiB", 1 << 20)
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One program: what it is called, and its boxes."""
+    """One program: what it is called, what else is to be said of it, and its boxes."""
 
     title: str
+    note: str
     boxes: Sequence[Box]
 
 
@@ -50,19 +59,24 @@ def draw_memory(panels: Sequence[Panel], arena: Arena, title: str, file: Path) -
     for (whole, layer), panel in zip(grid, panels, strict=True):
         ops = max(box.last_op for box in panel.boxes) + 1
         top = max(box.offset + box.nbytes for box in panel.boxes)
-        _draw(whole, panel.boxes, colours, (0, ops), (0, top))
-        _draw_regions(whole, arena, top)
-        whole.set_title(f"{panel.title}: {ops} ops", loc="left", fontsize=11)
+        unit = _unit_for(top)
+        _draw(whole, panel.boxes, colours, (0, ops), (0, top), unit)
+        _draw_regions(whole, arena, top, unit)
+        whole.set_title(f"{panel.title}: {ops} ops\n{panel.note}", loc="left", fontsize=10)
         first, last = _middle_layer(panel.boxes, ops)
         near = [box for box in panel.boxes if first <= box.first_op and box.last_op <= last + 1]
         near = [box for box in near if box.kind not in _COLOURS]
         start = arena.regions[TEMPORARIES].offset
         end = max((box.offset + box.nbytes for box in near), default=top)
-        _draw(layer, panel.boxes, colours, (first, last + 1), (start, end))
-        layer.set_title(f"one layer's temporaries: ops {first} to {last}", loc="left", fontsize=11)
+        _draw(layer, panel.boxes, colours, (first, last + 1), (start, end), _unit_for(end - start))
+        layer.set_title(f"one layer's temporaries: ops {first} to {last}", loc="left", fontsize=10)
     _draw_legend(figure, colours)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     save_figure(figure, file)
+
+
+def _unit_for(nbytes: int) -> _Unit:
+    return _MIB if nbytes >= 2 * _MIB.nbytes else _KIB
 
 
 def _draw(
@@ -71,20 +85,22 @@ def _draw(
     colours: Mapping[str, str],
     ops: tuple[int, int],
     offsets: tuple[int, int],
+    unit: _Unit,
 ) -> None:
     """The boxes that meet these ops and offsets, and the names of the largest."""
     from matplotlib.patches import Rectangle
 
-    low, high = (offset / _MIB for offset in offsets)
+    low, high = (offset / unit.nbytes for offset in offsets)
     axes.set_xlim(*ops)
     axes.set_ylim(low, low + (high - low) * 1.03)
     axes.set_xlabel("op")
-    axes.set_ylabel("offset in the arena, MiB")
+    axes.set_ylabel(f"offset in the arena, {unit.name}")
     axes.spines[["top", "right"]].set_visible(False)
     labelled: set[str] = set()
     for box in sorted(boxes, key=lambda box: -box.nbytes * (box.last_op - box.first_op + 1)):
         left, right = max(box.first_op, ops[0]), min(box.last_op + 1, ops[1])
-        bottom, top = max(box.offset / _MIB, low), min((box.offset + box.nbytes) / _MIB, high)
+        bottom = max(box.offset / unit.nbytes, low)
+        top = min((box.offset + box.nbytes) / unit.nbytes, high)
         if left >= right or bottom >= top:
             continue
         width, height = right - left, top - bottom
@@ -92,13 +108,14 @@ def _draw(
         axes.add_patch(Rectangle((left, bottom), width, height, fc=colour, ec="white", lw=0.4))
         if box.label not in labelled and len(labelled) < _MOST_LABELS:
             share = (width / (ops[1] - ops[0]), height / (high - low))
-            if _write_label(axes, box, (left, bottom, width, height), share):
+            if _write_label(axes, box, unit, (left, bottom, width, height), share):
                 labelled.add(box.label)
 
 
 def _write_label(
     axes: Axes,
     box: Box,
+    unit: _Unit,
     where: tuple[float, float, float, float],
     share: tuple[float, float],
 ) -> bool:
@@ -107,21 +124,22 @@ def _write_label(
     Args:
         axes: of the panel.
         box: whose name it is.
+        unit: of its size.
         where: left, bottom, width and height of what is drawn of it.
         share: of the panel's width and height.
     """
     left, bottom, width, height = where
-    size = f"{box.nbytes / _MIB:,.3g} MiB"
+    size = f"{box.nbytes / unit.nbytes:,.3g} {unit.name}"
     lines = [*_folded(box.label, round(share[0] * _CHARACTERS)), size]
-    if share[1] < _LINE_HEIGHT * len(lines):
+    if share[1] < _LINE_HEIGHT * len(lines) or len(lines) > 3:
         lines = [f"{box.label}, {size}"]
     fits = max(map(len, lines)) <= share[0] * _CHARACTERS and share[1] >= _LINE_HEIGHT * len(lines)
-    style: dict[str, Any] = {"va": "center", "fontsize": 8, "color": INK}
+    style: dict[str, Any] = {"va": "center", "fontsize": 7.5, "color": INK}
     middle = bottom + height / 2
     if fits:
         axes.text(left + width / 2, middle, "\n".join(lines), ha="center", **style)
         return True
-    if share[1] < 0.2 or share[0] > 0.1:
+    if share[1] < 0.25 or share[0] > 0.05:
         return False
     to_left = left > sum(axes.get_xlim()) / 2
     at = (left, "right") if to_left else (left + width, "left")
@@ -141,16 +159,23 @@ def _folded(label: str, width: int) -> list[str]:
     return lines
 
 
-def _draw_regions(axes: Axes, arena: Arena, top: int) -> None:
-    """The borders and names of the arena's large regions, at the right edge."""
+def _draw_regions(axes: Axes, arena: Arena, top: int, unit: _Unit) -> None:
+    """The borders of the arena's regions, and the names of the large ones, at the right edge.
+
+    Inputs are one, and so are outputs.
+    """
+    begins: dict[str, int] = {}
+    ends: dict[str, int] = {}
     for region in arena.regions.values():
-        if region.nbytes < 0.03 * top or region.offset >= top:
-            continue
-        axes.axhline(region.offset / _MIB, color=INK, linewidth=0.6, linestyle=":")
-        middle = (region.offset + min(region.offset + region.nbytes, top)) / 2 / _MIB
-        where = (1.005, middle)
-        transform = axes.get_yaxis_transform()
-        axes.text(*where, region.name, transform=transform, rotation=90, va="center", fontsize=8)
+        name = region.name.partition("/")[0]
+        begins.setdefault(name, region.offset)
+        ends[name] = min(region.offset + region.nbytes, top)
+    for name, begin in begins.items():
+        axes.axhline(begin / unit.nbytes, color=INK, linewidth=0.6, linestyle=":")
+        if ends[name] - begin > 0.1 * top:
+            where = (1.005, (begin + ends[name]) / 2 / unit.nbytes)
+            transform = axes.get_yaxis_transform()
+            axes.text(*where, name, transform=transform, rotation=90, va="center", fontsize=8)
 
 
 def _draw_legend(figure: Figure, colours: Mapping[str, str]) -> None:

@@ -8,18 +8,17 @@ kernels are fused. Knows planned programs and data sheets; asks no device.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cugraphs.arena import Arena
 from cugraphs.device_choice import ModelSizes
 from cugraphs.executable import PlannedProgram
-from cugraphs.gpu_specs import GpuSpec
 from cugraphs.kernel import DTYPES
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import PROFILES, Ladder
-from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
+from cugraphs.memory_map import MemoryMap, map_fitted_memory
+from cugraphs.plan_target import PlanTarget, expected_graphs
 from cugraphs.pricing import StepPrice, price_step
 from cugraphs.step_bound import (
     LaunchPrice,
@@ -36,54 +35,6 @@ from cugraphs.step_bound import (
 # processing, sampling and bookkeeping. Llama-3.1-8B: 32 * 12 + 10 = 394.
 COUNTED_LAUNCHES_PER_LAYER = 12
 COUNTED_LAUNCHES_OUTSIDE = 10
-
-
-@dataclass(frozen=True)
-class HostCosts:
-    """What the host and the driver take for launches and graphs.
-
-    The last three were measured on an H200 (driver 580, CUDA 13.0): 51 graphs of 400 nodes took
-    0.26 s to capture, instantiate and upload, and 64 MiB; a graph's launch took 3.2 us.
-
-    Args:
-        launch_us: one kernel launch.
-        graph_launch_us: one launch of a graph.
-        capture_us_per_node: to record, instantiate and upload one node.
-        graph_bytes_per_node: that the driver keeps.
-    """
-
-    launch_us: float = 4.0
-    graph_launch_us: float = 3.2
-    capture_us_per_node: float = 13.0
-    graph_bytes_per_node: int = 3300
-
-
-@dataclass(frozen=True)
-class PlanTarget:
-    """What to price a model for.
-
-    Args:
-        gpu: that runs it.
-        batch: live rows of a decode step.
-        context: tokens in the cache of each, the current one included.
-        contexts: further ones, for the table of rungs.
-        profile: of the ladder.
-        max_num_seqs: its top.
-        max_num_batched_tokens: of a mixed step, and the prompt whose prefill is priced.
-        gpu_memory_utilization: share of the memory that may be used; the rest is the margin for
-            the driver's context, code and other programs.
-        host: costs of launches and graphs.
-    """
-
-    gpu: GpuSpec
-    batch: int
-    context: int
-    contexts: tuple[int, ...]
-    profile: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    gpu_memory_utilization: float
-    host: HostCosts
 
 
 @dataclass(frozen=True)
@@ -165,8 +116,7 @@ class KVCapacity:
     Args:
         budget_bytes: the part of the memory that may be used.
         margin_bytes: the part that is left alone.
-        kv_bytes: what is left of the budget for K and V; 0 if nothing is.
-        num_blocks: without the scratch block.
+        num_blocks: without the scratch block; 0 where the model does not fit.
         num_tokens: that they hold.
         num_seqs: concurrent sequences of the context asked about.
         num_full_seqs: of ``max_model_len`` tokens.
@@ -174,7 +124,6 @@ class KVCapacity:
 
     budget_bytes: int
     margin_bytes: int
-    kv_bytes: int
     num_blocks: int
     num_tokens: int
     num_seqs: int
@@ -236,8 +185,13 @@ def report_plan(
         launches=step.launches,
     )
     profiles = tuple(_price_profile(name, streamed, target) for name in PROFILES)
-    graphs = next(p for p in profiles if p.profile == target.profile)
-    memory, capacity = _plan_memory(programs, cache, arena, target, graphs.graph_bytes)
+    memory, num_blocks = map_fitted_memory(
+        *(programs, cache, arena),
+        graphs=expected_graphs(len(ladder.rungs), streamed.launches, target.host),
+        total_bytes=target.gpu.memory_bytes,
+        utilization=target.gpu_memory_utilization,
+    )
+    capacity = _capacity(num_blocks, cache, target)
     return PlanReport(
         target=target,
         num_hidden_layers=sizes.num_hidden_layers,
@@ -289,14 +243,14 @@ def _price_decode(
 
 def _counted_prefill(work: StepWork, target: PlanTarget) -> PrefillPrice:
     """Linear layers alone, every parameter for every token."""
-    tokens = target.max_num_batched_tokens
+    tokens = target.prefill_tokens
     bound = bound_step(work, target.gpu, rows=1, rung=tokens, context=0)
     return _prefill(tokens, bound.total_ms, work.launches, target)
 
 
 def _own_prefill(mixed: PlannedProgram, target: PlanTarget) -> PrefillPrice:
     """The mixed program's own work: the head for one row, and attention."""
-    tokens = target.max_num_batched_tokens
+    tokens = target.prefill_tokens
     sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
     price: StepPrice = price_step(mixed.program, sizes, context=tokens, arch=target.gpu.arch)
     gpu = target.gpu
@@ -339,31 +293,15 @@ def _price_profile(name: str, work: StepWork, target: PlanTarget) -> ProfilePric
     )
 
 
-def _plan_memory(
-    programs: Sequence[PlannedProgram],
-    cache: KVCacheShape,
-    arena: Arena,
-    target: PlanTarget,
-    graph_bytes: int,
-) -> tuple[MemoryMap, KVCapacity]:
-    """The memory of the whole engine, and the KV pool that fits into the rest of the budget."""
-    graphs = MemoryPart("graphs", graph_bytes, "that the driver keeps, expected")
+def _capacity(num_blocks: int, cache: KVCacheShape, target: PlanTarget) -> KVCapacity:
     total = target.gpu.memory_bytes
     budget = int(total * target.gpu_memory_utilization)
-    without = map_memory(programs, cache, arena, graphs=graphs, total_bytes=budget)
-    kv_bytes = max(budget - (without.used_bytes - cache.nbytes), 0)
-    num_blocks = max(kv_bytes // cache.bytes_per_block - 1, 0)  # the scratch block serves nobody
-    fitting = dataclasses.replace(cache, num_blocks=num_blocks + 1)
-    memory = map_memory(programs, fitting, arena, graphs=graphs, total_bytes=total)
-    num_tokens = num_blocks * cache.block_size
     blocks_of = [-(-tokens // cache.block_size) for tokens in (target.context, cache.max_model_len)]
-    capacity = KVCapacity(
+    return KVCapacity(
         budget_bytes=budget,
         margin_bytes=total - budget,
-        kv_bytes=kv_bytes,
         num_blocks=num_blocks,
-        num_tokens=num_tokens,
+        num_tokens=num_blocks * cache.block_size,
         num_seqs=num_blocks // blocks_of[0],
         num_full_seqs=num_blocks // blocks_of[1],
     )
-    return memory, capacity

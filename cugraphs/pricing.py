@@ -68,7 +68,7 @@ def price_step(
         known = prices.get(op.kernel.name, KernelPrice(op.kernel.name, 0, Cost(0, 0)))
         launches = known.launches + count_launches(op, sizes, arch)
         prices[op.kernel.name] = KernelPrice(known.name, launches, known.cost + cost)
-        weights = _streamed_weights(op)
+        weights = streamed_weights(op)
         if any(len(weight.type.shape) > 1 for weight in weights):
             linear_flops += cost.flops
         streamed |= weights
@@ -86,7 +86,7 @@ def count_launches(op: Op, sizes: Mapping[str, int], arch: str = "") -> int:
     return sum(len(one.on(arch)) if isinstance(one, Launch) else 1 for one in launches)
 
 
-def _streamed_weights(op: Op) -> set[Buffer]:
+def streamed_weights(op: Op) -> set[Buffer]:
     """The weights that a launch reads whole.
 
     A table from which rows are gathered has an axis that no other operand has: its rows are chosen

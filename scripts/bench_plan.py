@@ -24,9 +24,9 @@ from cugraphs.fusion import fuse
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
 from cugraphs.model_runner import PROMPT_LOGITS_ROWS, StepPlan
+from cugraphs.model_shapes import MODEL_SHAPES, model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.rope import RopeConfig
 from cugraphs.program import Program
 from cugraphs.sampling_state import SamplingState
 from cugraphs.step_state import StepInputs, declare_decode_inputs, declare_mixed_inputs
@@ -37,33 +37,7 @@ PHASES = ("trace", "fuse", "assign", "verify")
 MAX_MODEL_LEN, BLOCK_SIZE = 8192, 16
 T = TypeVar("T")
 
-MODELS = {
-    "llama-3.1-8b": LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=131072,
-        rope=RopeConfig(theta=500000.0),
-    ),
-    "smollm2-135m": LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=8192,
-        rope=RopeConfig(theta=100000.0),
-        tie_word_embeddings=True,
-    ),
-}
+MODELS = ("llama-3.1-8b", "smollm2-135m")
 
 
 class Recorder:
@@ -168,7 +142,7 @@ def memory_row(name: str, assignment: BufferAssignment) -> str:
 
 def bench(name: str, max_num_seqs: int, token_counts: list[int], repeats: int) -> None:
     """Print both tables and the totals of one model."""
-    recorder = Recorder(MODELS[name], max_num_seqs)
+    recorder = Recorder(LlamaConfig.from_hf(model_shape(name), name), max_num_seqs)
     records = [partial(recorder.decode, rows) for rows in recorder.ladder.classes]
     records += [partial(recorder.mixed, tokens) for tokens in token_counts]
     timings = [measure(record, repeats) for record in records]
@@ -195,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=[*MODELS], help="default: all of them")
+    parser.add_argument("--model", choices=MODEL_SHAPES, help="default: an 8B and a 135M")
     parser.add_argument("--max-num-seqs", type=int, default=256, metavar="N")
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 8192], metavar="N")
     parser.add_argument("--repeats", type=int, default=10, metavar="N")

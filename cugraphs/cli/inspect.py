@@ -18,15 +18,17 @@ from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.device import CpuDevice
-from cugraphs.device_choice import kv_bytes_available, plan_kv_cache
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, kv_bytes_available, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, gpu_spec
-from cugraphs.memory_map import MemoryMap, arena_boxes, map_memory
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.memory_map import MemoryMap, arena_boxes, map_fitted_memory, map_memory
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors
+from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.pricing import StepPrice, price_step
 
 if TYPE_CHECKING:
@@ -103,10 +105,19 @@ def run(args: argparse.Namespace) -> int:
     if gpu is None:
         memory = map_memory(plan.programs, cache, arena)
     else:
-        ladder_nodes = len(plan.ladder.rungs) * price.launches
-        memory = map_engine_memory(plan.programs, cache, arena, gpu, ladder_nodes)
+        graphs = expected_graphs(len(plan.ladder.rungs), price.launches, HostCosts())
+        _, num_blocks = map_fitted_memory(
+            *(plan.programs, cache, arena),
+            graphs=graphs,
+            total_bytes=gpu.memory_bytes,
+            utilization=GPU_MEMORY_UTILIZATION,
+        )
+        kv_bytes = num_blocks * cache.bytes_per_block
+        cache = plan_kv_cache(config, dtype, max_model_len, args.batch, None, kv_bytes)
+        total_bytes = gpu.memory_bytes
+        memory = map_memory(plan.programs, cache, arena, graphs=graphs, total_bytes=total_bytes)
     if args.json:
-        record = _record(config, plan, price, arena, stored_bytes, args.batch, context)
+        record = _record(config, plan, price, arena, cache, stored_bytes, args.batch, context)
         print(json.dumps({**record, "memory": _memory_record(memory)}))
     else:
         console = TableConsole()
@@ -136,10 +147,7 @@ def _draw(args: argparse.Namespace, plan: StepPlan, arena: Arena, dtype: str) ->
     decode, tokens = plan.decode[plan.ladder.class_for(args.batch)], plan.max_num_batched_tokens
     mixed_sizes = {name: int(dim) for name, dim in plan.mixed.program.dims.items()}
     panels = [
-        Panel(
-            f"{title}: {len(planned.program.ops)} ops, {planned.assignment.report()}",
-            arena_boxes(planned, arena, sizes),
-        )
+        Panel(title, planned.assignment.report(), arena_boxes(planned, arena, sizes))
         for title, planned, sizes in (
             (f"decode, {args.batch} rows", decode, {"rows": args.batch}),
             (f"mixed, {tokens:,} tokens", plan.mixed, mixed_sizes),
@@ -193,6 +201,7 @@ def _record(
     plan: StepPlan,
     price: StepPrice,
     arena: Arena,
+    cache: KVCacheShape,
     stored_bytes: int,
     batch: int,
     context: int,
@@ -212,9 +221,9 @@ def _record(
             "mixed_lower_bound_bytes": plan.mixed.assignment.peak_live_bytes,
         },
         "kv_pool": {
-            "bytes": plan.cache.nbytes,
-            "num_blocks": plan.cache.num_blocks,
-            "block_size": plan.cache.block_size,
+            "bytes": cache.nbytes,
+            "num_blocks": cache.num_blocks,
+            "block_size": cache.block_size,
         },
         "decode_step": {
             "batch": batch,

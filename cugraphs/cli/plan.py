@@ -25,7 +25,8 @@ from cugraphs.model_runner import StepPlan
 from cugraphs.model_shapes import MODEL_SHAPES, model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.plan_report import HostCosts, PlanReport, PlanTarget, report_plan
+from cugraphs.plan_report import PlanReport, report_plan
+from cugraphs.plan_target import HostCosts, PlanTarget
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -135,12 +136,15 @@ def make_report(args: argparse.Namespace, config: LlamaConfig) -> PlanReport:
     ):
         if not low <= value <= high:
             raise ValueError(f"plan: --{option} is {value}, expected {low} to {high}")
-    for option, share, most in (
-        ("gpu-memory-utilization", args.gpu_memory_utilization, 1.0),
+    for option, number, most in (
+        ("gpu-memory-utilization", args.gpu_memory_utilization, 1),
         ("launch-us", args.launch_us, 1e6),
+        ("bandwidth", args.bandwidth, 1e6),
+        ("tflops", args.tflops, 1e6),
+        ("memory", args.memory, 1e6),
     ):
-        if not 0 < share <= most:
-            raise ValueError(f"plan: --{option} is {share}, expected above 0, at most {most:g}")
+        if number is not None and not 0 < number <= most:
+            raise ValueError(f"plan: --{option} is {number}, expected above 0, at most {most:,.0f}")
     dtype = args.dtype or ("bfloat16" if config.dtype == "float32" else config.dtype)
     contexts = {one for one in (*_CONTEXTS, context) if one <= max_model_len}
     target = PlanTarget(
@@ -150,7 +154,7 @@ def make_report(args: argparse.Namespace, config: LlamaConfig) -> PlanReport:
         contexts=tuple(sorted(contexts)),
         profile=args.profile,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
+        prefill_tokens=min(args.max_num_batched_tokens, max_model_len),
         gpu_memory_utilization=args.gpu_memory_utilization,
         host=HostCosts(launch_us=args.launch_us),
     )

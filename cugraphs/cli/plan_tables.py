@@ -97,7 +97,7 @@ def _step_table(report: PlanReport) -> Table:
     add("  last as long as reading", lambda p: gigabytes(p.launches.hidden_from_weight_bytes))
     table.add_section()
     add(
-        f"prefill of {target.max_num_batched_tokens:,} tokens",
+        f"prefill of {target.prefill_tokens:,} tokens",
         lambda p: f"{p.prefill.total_ms:.0f} ms",
     )
     add("  launches of it", lambda p: f"{p.prefill.launch_share:.0%}")
