@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cugraphs.arena import Arena
-from cugraphs.executable import PlannedProgram, region_name
+from cugraphs.executable import INPUTS, PlannedProgram, input_offsets, output_region
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.kernel import WORKSPACE
 from cugraphs.kv_cache import KVCacheShape
@@ -174,10 +174,10 @@ def arena_boxes(planned: PlannedProgram, arena: Arena, sizes: Mapping[str, int])
         nbytes = buffer.type.bind(sizes).nbytes
         boxes.append(Box(label, kind, arena.regions[region].offset + offset, nbytes, first, end))
 
-    for buffer in program.of_kind(Kind.INPUT):
-        add(buffer, "input", region_name(buffer), 0, 0, readers.get(buffer, 0))
+    for buffer, offset in input_offsets(program).items():
+        add(buffer, "input", INPUTS, offset, 0, readers.get(buffer, 0))
     for buffer in program.of_kind(Kind.OUTPUT):
-        add(buffer, "output", region_name(buffer), 0, writers[buffer][0], last)
+        add(buffer, "output", output_region(buffer), 0, writers[buffer][0], last)
     for buffer, offset in planned.assignment.offsets.items():
         live = planned.assignment.ranges[buffer]
         kind = writers[buffer][1].kernel.name
