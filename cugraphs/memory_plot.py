@@ -139,7 +139,7 @@ def _write_label(
     if fits:
         axes.text(left + width / 2, middle, "\n".join(lines), ha="center", **style)
         return True
-    if share[1] < 0.25 or share[0] > 0.05:
+    if share[1] < 0.25 or share[0] > 0.08:
         return False
     to_left = left > sum(axes.get_xlim()) / 2
     at = (left, "right") if to_left else (left + width, "left")

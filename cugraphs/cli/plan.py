@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cugraphs.arena import Arena
 from cugraphs.cli.plan_tables import print_report
-from cugraphs.device_choice import plan_kv_cache
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, GpuSpec, gpu_spec
 from cugraphs.json_file import read_json_object
@@ -75,7 +75,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--gpu-memory-utilization",
         type=float,
-        default=0.9,
+        default=GPU_MEMORY_UTILIZATION,
         metavar="X",
         help="share of the memory to use; the rest is the margin (default 0.9)",
     )
