@@ -12,6 +12,7 @@ from cugraphs.buffer_assignment import assign_buffers
 from cugraphs.executable import PlannedProgram, region_name
 from cugraphs.fusion import fuse
 from cugraphs.interpreter import TEMPORARIES
+from cugraphs.kernel import WORKSPACE
 from cugraphs.program import Kind
 from cugraphs.trace import Tracer
 
@@ -36,12 +37,17 @@ def plan_program(name: str, step: Step) -> PlannedProgram:
     return PlannedProgram(program, assignment)
 
 
-def plan_arena(planned: Sequence[PlannedProgram]) -> Arena:
-    """One arena for all programs: inputs, outputs, and one space for temporaries.
+def plan_arena(planned: Sequence[PlannedProgram], *, workspace: bool = False) -> Arena:
+    """One arena for all programs: inputs, outputs, one workspace, one space for temporaries.
 
     Inputs and outputs of one name are the same memory in every program, sized for the largest.
-    One step runs at a time, so all programs share the temporaries' space; a further program that
-    is not larger than the largest adds no byte.
+    One op runs at a time, so all ops share the workspace; one step runs at a time, so all programs
+    share the temporaries' space. A further program that is not larger than the largest adds no
+    byte.
+
+    Args:
+        planned: every program that will be bound to the arena.
+        workspace: with the scratch memory of the kernels' launches, which only a GPU needs.
     """
     sizes: dict[str, int] = {}
     for kind in (Kind.INPUT, Kind.OUTPUT):
@@ -49,6 +55,9 @@ def plan_arena(planned: Sequence[PlannedProgram]) -> Arena:
             for buffer in plan.program.of_kind(kind):
                 name = region_name(buffer)
                 sizes[name] = max(sizes.get(name, 0), buffer.type.nbytes)
+    if workspace:
+        ops = [op for plan in planned for op in plan.program.ops]
+        sizes[WORKSPACE] = max((op.workspace_bytes() for op in ops), default=0)
     sizes[TEMPORARIES] = max((plan.assignment.arena_bytes for plan in planned), default=0)
     arena = Arena()
     for name, nbytes in sizes.items():

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.kernel import MatrixProduct
 from cugraphs.one_line import reason
 
 # cudaDataType_t and cublasComputeType_t, which the bindings leave as integers.
@@ -36,16 +37,12 @@ class MatrixShape:
 
 
 class CublasLt:
-    """One cuBLASLt handle with its workspace."""
+    """One cuBLASLt handle."""
 
-    def __init__(
-        self, workspace_ptr: int, workspace_bytes: int, *, allow_tf32: bool = False
-    ) -> None:
+    def __init__(self, *, allow_tf32: bool = False) -> None:
         """Make a handle.
 
         Args:
-            workspace_ptr: device memory for split-K partial sums, aligned to 256 bytes.
-            workspace_bytes: its size.
             allow_tf32: let float32 products round their operands to TF32.
 
         Raises:
@@ -59,7 +56,6 @@ class CublasLt:
                 f"cuBLASLt: cannot be loaded ({reason(error)}), expected cuBLAS; "
                 "pip install 'cugraphs[cuda13]' (or cuda12)"
             ) from None
-        self._workspace = (workspace_ptr, workspace_bytes)
         self._fp32_compute = _COMPUTE_32F_FAST_TF32 if allow_tf32 else _COMPUTE_32F
         self._one, self._zero = np.array([1], np.float32), np.array([0], np.float32)
         self._plans: dict[tuple[MatrixShape, int], MatrixPlan] = {}
@@ -88,8 +84,19 @@ class CublasLt:
             self._plans[key] = plan
         return plan
 
-    def launch(self, plan: MatrixPlan, out: int, x: int, weight: int, stream: int) -> None:
-        """Queue one product on ``stream``; arguments are device pointers."""
+    def launch(
+        self, plan: MatrixPlan, out: int, x: int, weight: int, workspace: int, stream: int
+    ) -> None:
+        """Queue one product on ``stream``.
+
+        Args:
+            plan: of the product.
+            out: device pointer of the result.
+            x: device pointer.
+            weight: device pointer.
+            workspace: ``MatrixProduct.workspace_bytes`` of scratch memory, aligned to 256 bytes.
+            stream: the CUstream.
+        """
         self._lt.matmul(
             self._handle,
             plan.description,
@@ -104,7 +111,8 @@ class CublasLt:
             out,
             plan.out_layout,
             plan.algorithm.ctypes.data,
-            *self._workspace,
+            workspace,
+            MatrixProduct.workspace_bytes,
             stream,
         )
 
@@ -135,7 +143,7 @@ class CublasLt:
         x_layout = lt.matrix_layout_create(dtype, k, n, k)
         out_layout = lt.matrix_layout_create(dtype, m, n, m)
         preference = lt.matmul_preference_create()
-        limit = np.array([self._workspace[1]], np.uint64)
+        limit = np.array([MatrixProduct.workspace_bytes], np.uint64)
         lt.matmul_preference_set_attribute(
             preference, lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES, limit.ctypes.data, 8
         )

@@ -22,7 +22,6 @@ from cugraphs.launch import Prepared, prepare
 from cugraphs.one_line import reason
 from cugraphs.program import Buffer, Program
 
-WORKSPACE_BYTES = 32 << 20  # of cuBLASLt, for split-K partial sums
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
 INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
 
@@ -131,6 +130,7 @@ class CudaDevice:
 
     name = "cuda"
     shares_host_memory = False
+    uses_workspace = True
 
     def __init__(self, *, allow_tf32: bool = False) -> None:
         """Take the current device.
@@ -147,10 +147,7 @@ class CudaDevice:
 
         self._cupy: Any = cupy
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
-        self._workspace = self.allocate_bytes(WORKSPACE_BYTES)
-        self.cublaslt = CublasLt(
-            int(self._workspace.data.ptr), WORKSPACE_BYTES, allow_tf32=allow_tf32
-        )
+        self.cublaslt = CublasLt(allow_tf32=allow_tf32)
 
     @property
     def free_bytes(self) -> int:
@@ -208,6 +205,7 @@ class CudaDevice:
         arrays: Mapping[Buffer, Any],
         inputs: Mapping[str, tuple[Any, Array]],
         *,
+        workspace: Any,  # noqa: ANN401
         poison: bool,
     ) -> Callable[[], None]:
         """Prepare every launch; the call queues them all and returns before they have run."""
@@ -221,6 +219,7 @@ class CudaDevice:
                 op.attrs,
                 stream=int(self.stream.ptr),
                 cublaslt=self.cublaslt,
+                workspace=workspace,
             )
             dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
             ops.append(_CudaOp(f"op {index} {op.kernel.name}", launches, list(dead.values())))
@@ -237,6 +236,8 @@ class CudaDevice:
                     raise
                 if poison:
                     self._poison(op.dead)
+                    if workspace is not None:
+                        self._poison([workspace])
 
         return run
 

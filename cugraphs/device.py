@@ -24,6 +24,7 @@ class Device(Protocol):
 
     name: str
     shares_host_memory: bool  # host code can write its arrays directly
+    uses_workspace: bool  # kernels' launches need scratch memory
 
     def allocate_bytes(self, nbytes: int) -> Array:
         """A uint8 array aligned to 256 bytes, contents undefined.
@@ -50,6 +51,7 @@ class Device(Protocol):
         arrays: Mapping[Buffer, Array],
         inputs: Mapping[str, tuple[Array, Array]],
         *,
+        workspace: Array | None,
         poison: bool,
     ) -> Callable[[], None]:
         """A call that copies ``inputs`` (device array, host array) and runs the program.
@@ -58,6 +60,7 @@ class Device(Protocol):
             program: the step.
             arrays: of every buffer, with their bound shapes.
             inputs: by name.
+            workspace: uint8 [bytes]; scratch memory for launches, where the device uses any.
             poison: fill temporaries with NaN bytes after their last use.
         """
 
@@ -70,6 +73,7 @@ class CpuDevice:
 
     name = "cpu"
     shares_host_memory = True
+    uses_workspace = False
 
     def allocate_bytes(self, nbytes: int) -> Array:
         """A uint8 array aligned to 256 bytes. Raises MemoryError with the size."""
@@ -105,6 +109,7 @@ class CpuDevice:
         arrays: Mapping[Buffer, Array],
         inputs: Mapping[str, tuple[Array, Array]],
         *,
+        workspace: Array | None,
         poison: bool,
     ) -> Callable[[], None]:
         """Run the references; inputs are where the host wrote them."""

@@ -13,7 +13,7 @@ from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment
 from cugraphs.device import Device
 from cugraphs.interpreter import TEMPORARIES, check_array
-from cugraphs.kernel import Array
+from cugraphs.kernel import WORKSPACE, Array, ArrayType
 from cugraphs.program import Buffer, Kind, Program
 
 MAX_BINDINGS = 64  # bound sizes kept per program; every decode rung fits, prefill sizes come and go
@@ -110,6 +110,7 @@ class Executable:
             program,
             arrays,
             {name: (array, host[name]) for name, array in inputs.items()},
+            workspace=self._workspace(),
             poison=self._poison,
         )
         bound = BoundProgram(run, host, outputs)
@@ -117,6 +118,13 @@ class Executable:
         if len(self._bindings) > MAX_BINDINGS:
             self._bindings.popitem(last=False)
         return bound
+
+    def _workspace(self) -> Array | None:
+        """The arena's scratch memory for launches, where it has one."""
+        if WORKSPACE not in self._arena.regions:
+            return None
+        nbytes = self._arena.regions[WORKSPACE].nbytes
+        return self._arena.view(WORKSPACE, ArrayType((nbytes,), "uint8"))
 
     def run(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """Run one step over whatever the bound inputs hold now; returns the device's outputs."""

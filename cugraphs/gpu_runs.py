@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.arena import POISON
 from cugraphs.cuda_device import CudaDevice, check_cuda
 from cugraphs.guarded_array import GUARD_BYTES, GuardedArray
 from cugraphs.kernel import DTYPES, Access, Array, ArrayType, Kernel
@@ -48,11 +49,14 @@ def run_on_gpu(
         The WRITE operands.
 
     Raises:
-        AssertionError: memory around an operand or a READ operand was written, or two replays
-            differ.
+        AssertionError: memory around an operand or the workspace, or a READ operand was written,
+            or two replays differ.
     """
     device = _device()
-    produced, _ = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], attrs)
+    types = [ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays]
+    produced, axes = kernel.infer(types, attrs)
+    dtype = kernel.dtype_of([*produced, *types])
+    workspace = _Workspace(device, kernel.workspace_bytes(axes, dtype, attrs))
     outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
     pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
     memory = [_DeviceCopy(device, GuardedArray(operand, array)) for operand, array in pairs]
@@ -62,6 +66,7 @@ def run_on_gpu(
         attrs,
         stream=int(device.stream.ptr),
         cublaslt=device.cublaslt,
+        workspace=workspace.array,
     )
     if how == "eager":
         results = _run(kernel, memory, partial(_launch_all, launches))
@@ -74,6 +79,7 @@ def run_on_gpu(
             if first.tobytes() != second.tobytes():
                 name = copy.guarded.operand.name
                 raise AssertionError(f"{kernel.name}: two replays give different bits of {name}")
+    workspace.check(kernel.name)
     for (operand, array), result in zip(pairs, results, strict=True):
         if operand.access is not Access.READ:
             array[...] = result
@@ -99,6 +105,24 @@ class _DeviceCopy:
     def fetch(self) -> None:
         """Bring what the device holds into ``guarded``."""
         self.guarded.bytes[...] = self._device.read(self._bytes)
+
+
+class _Workspace:
+    """Scratch memory full of NaN bytes between guard zones, on the device."""
+
+    def __init__(self, device: CudaDevice, nbytes: int) -> None:
+        self._device = device
+        self._bytes = device.allocate_bytes(nbytes + 2 * GUARD_BYTES)
+        self.array = self._bytes[GUARD_BYTES : GUARD_BYTES + nbytes]
+        self._guards = (self._bytes[:GUARD_BYTES], self._bytes[GUARD_BYTES + nbytes :])
+        device.poison({"all": self._bytes})
+
+    def check(self, who: str) -> None:
+        """Refuse writes around it."""
+        for guard, where in zip(self._guards, ("before", "after"), strict=True):
+            wrong = np.count_nonzero(self._device.read(guard) != POISON)
+            if wrong:
+                raise AssertionError(f"{who}: {wrong} bytes {where} the workspace were overwritten")
 
 
 def _run(kernel: Kernel, memory: Sequence[_DeviceCopy], work: Callable[[], None]) -> list[Array]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -36,6 +36,9 @@ CUDA_TYPES: Mapping[str, str] = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
 }
+
+
+WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
 
 
 class Access(enum.Enum):
@@ -185,7 +188,8 @@ class Launch:
         grid: blocks in x, y and z.
         block: threads of a block.
         scalars: what follows the arrays, as NumPy scalars of the parameters' types.
-        operands: names of the operands that are passed, in order; None passes all of them.
+        operands: names of the operands that are passed, in order, "workspace" among them where the
+            kernel declares one; None passes all operands and no workspace.
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the previous kernel ends (programmatic dependent launch).
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
@@ -219,6 +223,9 @@ class Launch:
 @dataclass(frozen=True)
 class MatrixProduct:
     """``out = x @ weight.T (+ bias)`` by cuBLASLt, over the operands of those names."""
+
+    # For split-K partial sums; what NVIDIA advises for Hopper.
+    workspace_bytes: ClassVar[int] = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -256,6 +263,9 @@ class Kernel:
         source: the ``.cu`` file; None while the kernel runs on the CPU only.
         launches: ``launches(axes, dtype, **scalars)``: what runs on the GPU, in order. An
             optional operand that is left out is passed as a null pointer.
+        workspace: ``workspace(axes, dtype, **scalars)``: bytes of scratch memory that the launches
+            share, never less for more rows. It is aligned to 256 bytes, holds anything at entry,
+            and belongs to the next op afterwards.
     """
 
     name: str
@@ -266,6 +276,7 @@ class Kernel:
     check: Callable[..., None] | None = None
     source: Path | None = None
     launches: Callable[..., tuple[Launch | MatrixProduct, ...]] | None = None
+    workspace: Callable[..., int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse operands that the rest of the project could not follow."""
@@ -282,6 +293,11 @@ class Kernel:
         ):
             raise ValueError(f"{self.name}: only the last READ operands can be optional")
         for operand in self.operands:
+            if operand.name == WORKSPACE:
+                raise ValueError(
+                    f"{self.name}: an operand is named {WORKSPACE!r}, expected another name: it is "
+                    "what a launch calls its scratch memory"
+                )
             derived = ("T", "W") if operand.access is Access.WRITE else ("T",)
             if operand.dtype not in (*DTYPES, *derived):
                 raise ValueError(
@@ -339,6 +355,10 @@ class Kernel:
             if operand.dtype == "T":
                 return type_.dtype
         return types[0].dtype
+
+    def workspace_bytes(self, axes: Axes, dtype: str, attrs: Mapping[str, Any]) -> int:
+        """Bytes of scratch memory that the launches need at these sizes."""
+        return 0 if self.workspace is None else self.workspace(axes, dtype, **attrs)
 
     def infer(
         self, types: Sequence[ArrayType], attrs: Mapping[str, Any]

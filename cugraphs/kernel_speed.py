@@ -25,6 +25,7 @@ from cugraphs.kernel import (
     Cost,
     Kernel,
     Launch,
+    MatrixProduct,
     Operand,
 )
 from cugraphs.launch import prepare
@@ -82,7 +83,12 @@ def measure_ceilings(device: CudaDevice) -> Ceilings:
     cupy.cuda.Device().synchronize()
     stream = int(device.stream.ptr)
     read = prepare(
-        READ_BANDWIDTH, [out, x], {"blocks": blocks}, stream=stream, cublaslt=device.cublaslt
+        READ_BANDWIDTH,
+        [out, x],
+        {"blocks": blocks},
+        stream=stream,
+        cublaslt=device.cublaslt,
+        workspace=None,
     )
     read_s = _seconds(device, read, launches=4)
 
@@ -96,10 +102,11 @@ def measure_ceilings(device: CudaDevice) -> Ceilings:
     product = cupy.empty(size * size, np.uint16)
     cupy.cuda.Device().synchronize()
     plan = device.cublaslt.plan(shape)
+    workspace = device.allocate_bytes(MatrixProduct.workspace_bytes)
 
     def multiply() -> None:
-        pointers = (int(product.data.ptr), int(a.data.ptr), int(b.data.ptr))
-        device.cublaslt.launch(plan, *pointers, stream)
+        out, x, weight = (int(array.data.ptr) for array in (product, a, b))
+        device.cublaslt.launch(plan, out, x, weight, int(workspace.data.ptr), stream)
 
     matrix_s = _seconds(device, [multiply], launches=4)
     return Ceilings(READ_BYTES / read_s, 2 * size**3 / matrix_s)
@@ -124,7 +131,15 @@ def time_case(
             device.write(operands[-1], host)
     device.stream.synchronize()
     stream = int(device.stream.ptr)
-    launches = prepare(kernel, operands, case.attrs, stream=stream, cublaslt=device.cublaslt)
+    workspace = device.allocate_bytes(kernel.workspace_bytes(axes, dtype, case.attrs))
+    launches = prepare(
+        kernel,
+        operands,
+        case.attrs,
+        stream=stream,
+        cublaslt=device.cublaslt,
+        workspace=workspace,
+    )
     if not launches:
         return None
     seconds = _seconds(device, launches, launches=_LAUNCHES)

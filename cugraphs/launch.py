@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import DTYPES, ArrayType, Kernel, Launch
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
@@ -82,9 +82,9 @@ class PreparedProduct:
     """One cuBLASLt matrix product with its plan and pointers."""
 
     def __init__(
-        self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int], stream: int
+        self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int, int], stream: int
     ) -> None:
-        """Keep what a launch needs; ``pointers`` are of out, x and weight."""
+        """Keep what a launch needs; ``pointers`` are of out, x, weight and the workspace."""
         self.label = "matrix product"
         self._cublaslt = cublaslt
         self._plan = plan
@@ -106,6 +106,7 @@ def prepare(
     *,
     stream: int,
     cublaslt: CublasLt,
+    workspace: DeviceArray | None,
 ) -> list[Prepared]:
     """What ``kernel`` runs on these arrays, ready to be queued; nothing is launched.
 
@@ -115,10 +116,12 @@ def prepare(
         attrs: its scalars.
         stream: the CUstream.
         cublaslt: for matrix products.
+        workspace: uint8 [bytes]; the kernel's ``workspace_bytes`` or more; None where it needs
+            none.
 
     Raises:
-        TypeError, ValueError: an array has another dtype, shape or layout than declared, or the
-            kernel has no CUDA form.
+        TypeError, ValueError: an array has another dtype, shape or layout than declared, the
+            workspace is too small, or the kernel has no CUDA form.
     """
     if kernel.launches is None:
         raise ValueError(f"{kernel.name}: has no CUDA form, expected launches and a .cu file")
@@ -142,6 +145,11 @@ def prepare(
     pointers |= {o.name: int(array.data.ptr) for o, array in _pairs(kernel, arrays)}
     prepared: list[Prepared] = []
     dtype = kernel.dtype_of(types)
+    needed = kernel.workspace_bytes(axes, dtype, attrs)
+    given = 0 if workspace is None else int(workspace.nbytes)
+    if needed > given:
+        raise ValueError(f"{kernel.name}: workspace is {given} bytes, expected at least {needed}")
+    pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
     arch = device_arch()
     parts = [
         part
@@ -160,7 +168,12 @@ def prepare(
                 axes["tokens"], axes["out_features"], axes["in_features"], dtype, bool(bias)
             )
             plan = cublaslt.plan(shape, bias)
-            where = (pointers["out"], pointers["x"], pointers["weight"])
+            where = (
+                pointers["out"],
+                pointers["x"],
+                pointers["weight"],
+                pointers[WORKSPACE],
+            )
             prepared.append(PreparedProduct(cublaslt, plan, where, stream))
     return prepared
 

@@ -95,9 +95,13 @@ class StepPlan:
         """All of them, the decode programs first."""
         return [*self.decode.values(), self.mixed]
 
-    def arena(self) -> Arena:
-        """The layout of the arena for all programs; nothing is allocated yet."""
-        return plan_arena(self.programs)
+    def arena(self, *, workspace: bool = False) -> Arena:
+        """The layout of the arena for all programs; nothing is allocated yet.
+
+        Args:
+            workspace: with the scratch memory that launches on a GPU need.
+        """
+        return plan_arena(self.programs, workspace=workspace)
 
 
 class ModelRunner:
@@ -120,8 +124,8 @@ class ModelRunner:
             poison: fill temporaries with NaN bytes after their last use (tests, debugging).
         """
         self.plan = plan
-        self.arena = plan.arena()
         self.device: Device = device or CpuDevice()
+        self.arena = plan.arena(workspace=self.device.uses_workspace)
         self.arena.allocate(self.device.allocate_bytes)
         sampling = allocate_arrays(plan.sampling.types, self.device.zero_bytes)
         self.state = {**allocate_arrays(plan.cache.types, self.device.zero_bytes), **sampling}

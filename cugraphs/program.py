@@ -70,6 +70,12 @@ class Op:
         dtype = self.kernel.dtype_of([buffer.type for buffer in self.operands])
         return self.kernel.cost({**axes, **context}, dtype, **self.attrs)
 
+    def workspace_bytes(self) -> int:
+        """Scratch memory of the launches on a GPU, with every dim at its maximum."""
+        dtype = self.kernel.dtype_of([buffer.type for buffer in self.operands])
+        axes = {name: int(size) for name, size in self.axes.items()}
+        return self.kernel.workspace_bytes(axes, dtype, self.attrs)
+
     def __str__(self) -> str:
         """``rms_norm(%9:out <- %7:hidden, %8:weight, eps=1e-05)``; ``&`` is updated in place."""
         left, right = [], []

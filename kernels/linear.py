@@ -97,6 +97,12 @@ def launches(
     )
 
 
+def workspace(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> int:
+    """What cuBLASLt may use."""
+    is_product = axes["tokens"] > FEW_ROWS and not batch_invariant
+    return MatrixProduct.workspace_bytes if is_product else 0
+
+
 def _inputs(tokens: int, in_features: int, out_features: int, *, bias: bool = False) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         x = normal(rng, dtype, (tokens, in_features))
@@ -132,6 +138,7 @@ LINEAR = Kernel(
     cost=cost,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     cases=(
         Case("one_row", _inputs(1, 64, 48)),
         Case("one_row_odd", _inputs(1, 77, 13)),

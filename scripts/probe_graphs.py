@@ -119,7 +119,7 @@ class Probe:
 
 def probe_cublaslt_capture(probe):
     workspace = cupy.empty(32 << 20, cupy.uint8)
-    lt = CublasLt(workspace.data.ptr, workspace.nbytes)
+    lt = CublasLt()
     results = []
     for dtype, bits in (("float32", cupy.float32), ("float16", cupy.float16)):
         m, n, k = 8, 96, 64
@@ -137,7 +137,9 @@ def probe_cublaslt_capture(probe):
         local = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         with probe.stream, cupy.cuda.using_allocator(refuse):
             probe.stream.begin_capture(int(local))
-            lt.launch(plan, out.data.ptr, x.data.ptr, w.data.ptr, probe.stream.ptr)
+            lt.launch(
+                plan, out.data.ptr, x.data.ptr, w.data.ptr, workspace.data.ptr, probe.stream.ptr
+            )
             graph = probe.stream.end_capture()
         graph.launch(probe.stream)
         probe.stream.synchronize()

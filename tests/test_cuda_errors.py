@@ -221,13 +221,13 @@ def remove_cublas(monkeypatch):
 def test_without_nvmath_cublaslt_says_what_to_install(monkeypatch):
     remove_nvmath(monkeypatch)
     with pytest.raises(RuntimeError, match=r"^cuBLASLt: nvmath-python does not .*; pip install 'c"):
-        CublasLt(0, 0)
+        CublasLt()
 
 
 def test_without_cublas_cublaslt_says_what_to_install(monkeypatch):
     remove_cublas(monkeypatch)
     with pytest.raises(RuntimeError) as caught:
-        CublasLt(0, 0)
+        CublasLt()
     assert str(caught.value) == (
         "cuBLASLt: cannot be loaded (libcublasLt.so.13: cannot open shared object file), "
         "expected cuBLAS; pip install 'cugraphs[cuda13]' (or cuda12)"
@@ -259,7 +259,7 @@ def rows(*shape, dtype=np.float32):
 
 
 def prepared(kernel: Kernel, arrays, **attrs):
-    return prepare(kernel, arrays, attrs, stream=0, cublaslt=None)
+    return prepare(kernel, arrays, attrs, stream=0, cublaslt=None, workspace=None)
 
 
 @pytest.mark.parametrize(

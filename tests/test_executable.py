@@ -49,9 +49,9 @@ def on_cpu(planned: PlannedProgram, arena: Arena, weights=(), state=(), **option
 class RecordingDevice(CpuDevice):
     """Keeps the arrays of the last program that was bound."""
 
-    def bind(self, program, arrays, inputs, *, poison):
+    def bind(self, program, arrays, inputs, *, workspace, poison):
         self.arrays = dict(arrays)
-        return super().bind(program, arrays, inputs, poison=poison)
+        return super().bind(program, arrays, inputs, workspace=workspace, poison=poison)
 
 
 def whole_arena(arena: Arena) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     ArrayType,
@@ -29,6 +31,7 @@ from cugraphs.kernel import (
 )
 
 _LOCK = threading.RLock()  # the runtime serves one caller at a time
+_SCRATCH = Operand(WORKSPACE, ("bytes",), "uint8", Access.WRITE)
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -64,10 +67,14 @@ def emulate(
     if order not in ORDERS:
         raise ValueError(f"emulate: order is {order!r}, expected one of {', '.join(ORDERS)}")
     produced, launches = bind_launches(kernel, arrays, attrs)
+    scratch = GuardedArray(
+        _SCRATCH, np.empty(_scratch_bytes(kernel, arrays, attrs, launches), np.uint8)
+    )
     outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
     pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
     buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
+    buffers[WORKSPACE] = replace(_buffer(_SCRATCH, scratch), itemsize=0)
     library = _library_for(kernel, emulated(launches), checked)
     with _LOCK:
         if library is not None:
@@ -78,7 +85,9 @@ def emulate(
                 continue
             for part in launch.on(""):
                 assert library is not None
-                names = part.operands if part.operands is not None else tuple(buffers)
+                names = part.operands
+                if names is None:
+                    names = tuple(operand.name for operand in kernel.operands)
                 library.launch(
                     part.function,
                     part.grid,
@@ -89,11 +98,26 @@ def emulate(
                     seed=seed,
                     programmatic=part.programmatic,
                 )
+    scratch.check(kernel.name)
     for operand, array in pairs:
         memory[operand.name].check(kernel.name)
         if operand.access is not Access.READ:
             array[...] = memory[operand.name].array
     return tuple(outputs)
+
+
+def _scratch_bytes(
+    kernel: Kernel,
+    arrays: Sequence[Array],
+    attrs: Mapping[str, Any],
+    launches: Iterable[Launch | MatrixProduct],
+) -> int:
+    """What the kernel's own launches may use; a matrix product is emulated without any."""
+    if not emulated(launches):
+        return 0
+    types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
+    produced, axes = kernel.infer(types, attrs)
+    return kernel.workspace_bytes(axes, kernel.dtype_of([*produced, *types]), attrs)
 
 
 def bind_launches(

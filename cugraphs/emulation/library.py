@@ -45,7 +45,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Buffer:
-    """An operand as a launch sees it; ``address`` is 0 where it was left out."""
+    """An operand as a launch sees it; ``address`` is 0 where it was left out.
+
+    ``itemsize`` is 0 for scratch memory, to which any pointer fits, const or not.
+    """
 
     name: str
     address: int
@@ -193,6 +196,8 @@ class Library:
                 what = f"operand {argument.name}"
                 # A null pointer fits any element, and so does void*.
                 any_element = not argument.address or not parameter.pointee_bytes
+                if not argument.itemsize and parameter.kind in ("p", "m"):
+                    continue
             else:
                 kind = {"f": "f", "V": "s"}.get(argument.dtype.kind, "i")
                 wanted = Parameter(kind, argument.nbytes, 0)
