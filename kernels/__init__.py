@@ -6,9 +6,13 @@ Imports no CuPy.
 from .add import ADD
 from .add_rms_norm import ADD_RMS_NORM
 from .adjust_logits import ADJUST_LOGITS
+from .advance import ADVANCE
+from .apply_changes import APPLY_CHANGES
+from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
 from .logprobs import LOGPROBS
+from .mixed_rows import MIXED_ROWS
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
 from .rms_norm import RMS_NORM
@@ -17,6 +21,9 @@ from .sample import SAMPLE
 from .silu_and_mul import SILU_AND_MUL
 
 ALL = (
+    APPLY_CHANGES,
+    DECODE_ROWS,
+    MIXED_ROWS,
     EMBEDDING,
     ADD,
     RMS_NORM,
@@ -29,16 +36,21 @@ ALL = (
     ADJUST_LOGITS,
     SAMPLE,
     LOGPROBS,
+    ADVANCE,
 )
 
 __all__ = [
     "ADD",
     "ADD_RMS_NORM",
     "ADJUST_LOGITS",
+    "ADVANCE",
     "ALL",
+    "APPLY_CHANGES",
+    "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",
     "LOGPROBS",
+    "MIXED_ROWS",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",
     "RMS_NORM",

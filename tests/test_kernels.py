@@ -64,8 +64,8 @@ def invariant_attrs(kernel, case):
 
 
 def row_axis(kernel):
-    """The axis of independent rows, None where rows belong to sequences."""
-    if any("seqs" in operand.shape for operand in kernel.operands):
+    """The axis of independent rows, None where rows belong to sequences, or nothing is written."""
+    if not kernel.produced or any("seqs" in operand.shape for operand in kernel.operands):
         return None
     return kernel.produced[0].shape[0]
 

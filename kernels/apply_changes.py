@@ -1,0 +1,85 @@
+"""Apply changes: ``words[index] = value`` for each (index, value) that the host sends for a step.
+
+``words`` is all of the sequence state seen as 32-bit words, so one kernel writes every field of a
+new sequence, a new block of a table, or a flag. A float's word is its bits. A negative index is no
+change. No index occurs twice: which of two values stays would be chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
+
+from .case_arrays import Make, int32
+
+THREADS = 256
+
+
+def reference(words: Array, changes: Array) -> tuple[()]:
+    """Store the changed words.
+
+    Args:
+        words: int32 [words], modified.
+        changes: int32 [changes, 2]; (index, value), the index negative where there is no change.
+    """
+    changed = changes[changes[:, 0] >= 0]
+    words[changed[:, 0]] = changed[:, 1]
+    return ()
+
+
+def check(axes: Axes) -> None:
+    """A change is an index and a value.
+
+    Raises:
+        ValueError: it has another number of words than 2.
+    """
+    if axes["pair"] != 2:
+        raise ValueError(
+            f"apply_changes: axis 'pair' of changes is {axes['pair']}, expected 2: (index, value)"
+        )
+
+
+def cost(axes: Axes, dtype: str) -> Cost:
+    """Reads the changes, writes a word for each."""
+    return Cost(12 * axes["changes"], 0)
+
+
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """A thread a change."""
+    changes = axes["changes"]
+    return (Launch("apply_changes", (-(-changes // THREADS), 1, 1), THREADS, (np.int32(changes),)),)
+
+
+def _inputs(words: int, indices: Sequence[int]) -> Make:
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        values = rng.integers(-(2**31), 2**31, (len(indices), 2), dtype=np.int32)
+        values[:, 0] = indices
+        return int32(np.arange(words)), values
+
+    return make
+
+
+APPLY_CHANGES = Kernel(
+    name="apply_changes",
+    operands=(
+        Operand("words", ("words",), "int32", Access.UPDATE),
+        Operand("changes", ("changes", "pair"), "int32"),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
+    cases=(
+        Case("first_and_last", _inputs(50, [49, 0])),
+        Case("some", _inputs(1000, [7, -1, 999, -1, 500, -1])),
+        Case("none", _inputs(3, [-1, -1])),
+        Case("one_word", _inputs(1, [0])),
+        Case("many", _inputs(3000, [*range(0, 3000, 3), *[-1] * 40, 1, 2])),
+    ),
+)

@@ -1,0 +1,43 @@
+// decode_rows: for the sequence in slot s = row_ids[r], with n = num_computed[s] tokens in the cache,
+// token last_token[s] at position n, to the cache at block_tables[s, n / size] * size + n % size
+//
+// Copies and counts, so it rounds nothing. A thread a row. A row without a sequence, whose sequence is
+// done, or whose table has no room for the token is dead.
+__global__ void __launch_bounds__(128) decode_rows(
+    int* __restrict__ token_ids,           // [rows]
+    int* __restrict__ positions,           // [rows]
+    int* __restrict__ slot_mapping,        // [rows]
+    int* __restrict__ seq_lens,            // [rows]
+    int* __restrict__ live_row_ids,        // [rows]
+    int* __restrict__ sample_positions,    // [rows]
+    int* __restrict__ target_ids,          // [rows]
+    int* __restrict__ row_logprobs,        // [rows]
+    const int* __restrict__ row_ids,       // [rows]
+    const int* __restrict__ last_token,    // [slots]
+    const int* __restrict__ num_computed,  // [slots]
+    const int* __restrict__ done,          // [slots]
+    const int* __restrict__ block_tables,  // [slots, max_blocks]
+    const int* __restrict__ num_logprobs,  // [slots]
+    int rows,
+    int max_blocks,
+    int block_size) {
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  const int slot = row_ids[row];
+  const int position = slot >= 0 ? num_computed[slot] : 0;
+  const int block = position / block_size;
+  const bool live = slot >= 0 && done[slot] == 0 && block < max_blocks;
+  int where = -1;
+  if (live) {
+    const long long entry = static_cast<long long>(slot) * max_blocks + block;
+    where = block_tables[entry] * block_size + position % block_size;
+  }
+  token_ids[row] = live ? last_token[slot] : 0;
+  positions[row] = live ? position : 0;
+  slot_mapping[row] = where;
+  seq_lens[row] = live ? position + 1 : 0;
+  live_row_ids[row] = live ? slot : -1;
+  sample_positions[row] = live ? position + 1 : 0;
+  target_ids[row] = -1;
+  row_logprobs[row] = live ? num_logprobs[slot] : -1;
+}
