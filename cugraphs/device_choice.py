@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Protocol
 
 from cugraphs.cuda_device import CudaDevice, has_driver
@@ -42,25 +43,38 @@ class ModelSizes(Protocol):
         """Weights of the model."""
 
 
-def choose_device(device: str) -> Device:
+def choose_device(
+    device: str, *, allow_tf32: bool = False, tuning_table: str | Path | None = None
+) -> Device:
     """The device called ``device``; "auto" takes a GPU if one can be used, and says why not.
 
+    Args:
+        device: "auto", "cpu" or "cuda".
+        allow_tf32: float32 matrix products may round their operands to TF32.
+        tuning_table: a file of ``cugraphs tune``, for a GPU; None takes what there is for it.
+
     Raises:
-        ValueError: another name.
+        ValueError: another name, or a tuning table that cannot be read.
+        TypeError: ``allow_tf32`` or ``tuning_table`` is something else.
         CudaUnavailable: "cuda" is asked for and cannot be used.
     """
     _log_to_stderr()
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"LLM: device is {device!r}, expected 'auto', 'cpu' or 'cuda'")
+    if type(allow_tf32) is not bool:
+        raise TypeError(f"LLM: allow_tf32 is {allow_tf32!r}, expected True or False")
+    if not isinstance(tuning_table, str | Path | None):
+        raise TypeError(f"LLM: tuning_table is {tuning_table!r}, expected a path or None")
+    table = None if tuning_table is None else Path(tuning_table)
     if device == "cpu":
         return CpuDevice()
     if device == "cuda":
-        return CudaDevice()
+        return CudaDevice(allow_tf32=allow_tf32, tuning_table=table)
     if not has_driver():
         _log.info("device cpu: this machine has no NVIDIA driver")
         return CpuDevice()
     try:
-        gpu = CudaDevice()
+        gpu = CudaDevice(allow_tf32=allow_tf32, tuning_table=table)
     except RuntimeError as error:  # CudaUnavailable, or no cuBLASLt
         _log.info("device cpu: %s", str(error).removeprefix("cuda: "))
         return CpuDevice()
@@ -68,8 +82,12 @@ def choose_device(device: str) -> Device:
     return gpu
 
 
-def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:
+def choose_dtype(
+    dtype: str, device: Device, checkpoint_dtype: str, *, allow_tf32: bool = False
+) -> str:
     """The dtype to compute in: the checkpoint's own on a GPU, float32 on the CPU.
+
+    ``allow_tf32`` is a permission: where nothing can use it, that is said, and no error.
 
     Raises:
         ValueError: a dtype that is not known.
@@ -79,9 +97,13 @@ def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:
     if device.shares_host_memory:
         note = "" if dtype in ("auto", "float32") else f", not in {dtype}"
         _log.info("dtype float32: the CPU computes in float32%s", note)
+        if allow_tf32:
+            _log.info("allow_tf32 has no effect: the CPU does not round to TF32")
         return "float32"
     chosen = checkpoint_dtype if dtype == "auto" else dtype
     _log.info("dtype %s%s", chosen, ": the checkpoint's own" if dtype == "auto" else "")
+    if allow_tf32 and chosen != "float32":
+        _log.info("allow_tf32 has no effect: the dtype is %s, TF32 is of float32 alone", chosen)
     return chosen
 
 

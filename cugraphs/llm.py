@@ -48,6 +48,8 @@ class LLM:
         max_num_seqs: int = 64,
         num_kv_blocks: int | None = None,
         batch_invariant: bool = False,
+        allow_tf32: bool = False,
+        tuning_table: str | Path | None = None,
         seed: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -65,6 +67,10 @@ class LLM:
                 can use, within a quarter of the machine's memory, or what is left of the GPU's.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
+            allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
+                GPU: several times as fast with many rows, with 10 bits of mantissa for 23.
+            tuning_table: a file of ``cugraphs tune``; default the tables that are found for the
+                GPU: the user's own in the cache folder, and the one shipped.
             seed: makes sampling without a seed of its own repeatable.
             progress: called while loading with (bytes done, bytes in all).
 
@@ -75,10 +81,10 @@ class LLM:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
         self.folder = find_model(model)
-        self.device = choose_device(device)
+        self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
         with Checkpoint.open(self.folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
-            self.dtype = choose_dtype(dtype, self.device, self.config.dtype)
+            self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
             self.max_model_len = self._choose_length(max_model_len)
             self.tokenizer = Tokenizer.load(
                 self.folder, checkpoint.config, checkpoint.generation_config

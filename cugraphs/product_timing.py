@@ -1,0 +1,254 @@
+"""Times what cuBLASLt proposes for a matrix product on the GPU, and says what is fastest.
+
+Each candidate is a captured chain of products over cold weights: as in a decode step, where a
+weight was last read a step ago and the activations just now. Knows no model and no file.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cugraphs.cublaslt import MatrixPlan, MatrixShape
+from cugraphs.cuda_device import CudaDevice
+from cugraphs.kernel import DTYPES, MatrixProduct
+from cugraphs.tuning_table import ROW_CLASSES, Choice, Product
+
+CANDIDATES = 16  # that are asked for, at each limit of the workspace
+WORKSPACE_LIMITS_BYTES = (MatrixProduct.workspace_bytes, 4 << 20, 0)
+FINALISTS = 3  # that are timed again, in turn with the first heuristic
+MIN_GAIN = 0.01  # less than this is no reason to leave the library's own choice
+ROUNDS = 7  # replays of each finalist
+# Up to here steps run at the row classes themselves; above, prompts have any length in between,
+# so that a choice must also be good in the middle of its class.
+RUNGS_UP_TO = 256
+_SCREENING_ROUNDS = 2
+_CHAIN_US = 1000.0  # how long a chain should take
+_MAX_LAUNCHES = 1000
+_COLD_CACHES = 3  # weights that are read before one comes again, in sizes of the L2 cache
+_BLOCK_ELEMENTS = 1 << 22  # random values, which repeat
+
+
+class ProductTimer:
+    """Times one product at any number of rows; holds its operands."""
+
+    def __init__(self, device: CudaDevice, product: Product, max_rows: int) -> None:
+        """Allocate and fill the operands.
+
+        Args:
+            device: whose library and stream are used.
+            product: its dtype is "tf32" where the device allows TF32.
+            max_rows: the most rows that will be timed.
+
+        Raises:
+            MemoryError: they do not fit.
+        """
+        self._device, self._product = device, product
+        self._dtype = "float32" if product.dtype == "tf32" else product.dtype
+        itemsize = DTYPES[self._dtype].itemsize
+        self._l2_bytes = int(_cupy().cuda.Device().attributes["L2CacheSize"])
+        elements = product.out_features * product.in_features
+        self._weight_bytes = -(-elements * itemsize // 256) * 256
+        self._num_weights = -(-_COLD_CACHES * self._l2_bytes // self._weight_bytes) + 1
+        self._weights = device.allocate_bytes(self._num_weights * self._weight_bytes)
+        self._x = device.allocate_bytes(max_rows * product.in_features * itemsize)
+        self._out = device.allocate_bytes(max_rows * product.out_features * itemsize)
+        self._bias = device.allocate_bytes(product.out_features * itemsize)
+        self._workspace = device.allocate_bytes(MatrixProduct.workspace_bytes)
+        block = np.random.default_rng(0).standard_normal(_BLOCK_ELEMENTS, np.float32)
+        host = block.astype(DTYPES[self._dtype]).view(np.uint8)
+        for array in (self._weights, self._x, self._bias):  # not zeros, which would run faster
+            _fill(array, host, device.stream)
+        device.stream.synchronize()
+
+    def tune(self, rows: int) -> Choice:
+        """The fastest algorithm for the row class ``rows``.
+
+        The library's first heuristic stays unless another is faster by more than the noise: the
+        spread of the first's own times, or ``MIN_GAIN``.
+
+        Raises:
+            RuntimeError: the library has no algorithm for it.
+        """
+        probes = _probe_rows(rows)
+        first = {probe: self._first(probe) for probe in probes}
+        algorithms: dict[bytes, None] = {}  # in the library's order, each once
+        for limit_bytes in WORKSPACE_LIMITS_BYTES:
+            for plan in self._heuristics(rows, CANDIDATES, limit_bytes):
+                algorithms[plan.algorithm.tobytes()] = None
+        first_chains = {probe: self._chain(probe, plan) for probe, plan in first.items()}
+        candidates = []
+        for algorithm in algorithms:
+            chains = self._chains(algorithm, probes)
+            if chains is not None:
+                candidates.append(_Candidate(algorithm, chains))
+        first_us = {probe: chain.us(_SCREENING_ROUNDS) for probe, chain in first_chains.items()}
+        for candidate in candidates:
+            candidate.score = candidate.measure(_SCREENING_ROUNDS, first_us)
+        finalists = sorted(candidates, key=lambda c: c.score)[:FINALISTS]
+        samples: dict[int, list[float]] = {probe: [] for probe in probes}
+        times: dict[bytes, dict[int, list[float]]] = {
+            c.algorithm: {probe: [] for probe in probes} for c in finalists
+        }
+        for _ in range(ROUNDS):  # in turn, so that a clock that drifts meets all alike
+            for probe in probes:
+                samples[probe].append(first_chains[probe].us(1))
+                for c in finalists:
+                    times[c.algorithm][probe].append(c.chains[probe].us(1))
+        return self._decide(rows, first, samples, times)
+
+    def _decide(
+        self,
+        rows: int,
+        first: dict[int, MatrixPlan],
+        samples: dict[int, list[float]],
+        times: dict[bytes, dict[int, list[float]]],
+    ) -> Choice:
+        """The choice for ``rows`` from the first heuristic's times and those of the finalists."""
+        medians = {probe: statistics.median(values) for probe, values in samples.items()}
+        noise = max(_spread(values) for values in samples.values())
+        kept = Choice(None, first[rows].workspace_bytes, medians[rows], medians[rows])
+        best_score, best = 1 - max(noise, MIN_GAIN), kept
+        for algorithm, by_probe in times.items():
+            found = {probe: statistics.median(values) for probe, values in by_probe.items()}
+            score = statistics.mean(found[probe] / medians[probe] for probe in medians)
+            if score < best_score:
+                plan = self._restore(rows, algorithm)
+                assert plan is not None, "an algorithm that ran can be restored"
+                best_score = score
+                best = Choice(algorithm, plan.workspace_bytes, found[rows], medians[rows])
+        return best
+
+    def _shape(self, rows: int) -> MatrixShape:
+        p = self._product
+        return MatrixShape(rows, p.out_features, p.in_features, self._dtype, p.has_bias)
+
+    @property
+    def _bias_ptr(self) -> int:
+        return int(self._bias.data.ptr) if self._product.has_bias else 0
+
+    def _heuristics(
+        self, rows: int, count: int, limit_bytes: int = MatrixProduct.workspace_bytes
+    ) -> list[MatrixPlan]:
+        return self._device.cublaslt.heuristics(
+            self._shape(rows), self._bias_ptr, count=count, workspace_bytes=limit_bytes
+        )
+
+    def _first(self, rows: int) -> MatrixPlan:
+        plans = self._heuristics(rows, 1)
+        if not plans:
+            raise RuntimeError(f"tune: cuBLASLt has no algorithm for {self._shape(rows)}")
+        return plans[0]
+
+    def _restore(self, rows: int, algorithm: bytes) -> MatrixPlan | None:
+        return self._device.cublaslt.restore(self._shape(rows), self._bias_ptr, algorithm)
+
+    def _chains(self, algorithm: bytes, probes: Sequence[int]) -> dict[int, _Chain] | None:
+        """A chain for each number of rows; None if the algorithm cannot run one of them."""
+        chains = {}
+        for probe in probes:
+            plan = self._restore(probe, algorithm)
+            if plan is None:
+                return None
+            try:
+                chains[probe] = self._chain(probe, plan)
+            except Exception:  # of the bindings: it was checked, and is refused all the same
+                return None
+        return chains
+
+    def _chain(self, rows: int, plan: MatrixPlan) -> _Chain:
+        device, stream = self._device, int(self._device.stream.ptr)
+        out, x = int(self._out.data.ptr), int(self._x.data.ptr)
+        first_weight, workspace = int(self._weights.data.ptr), int(self._workspace.data.ptr)
+
+        def launch(index: int) -> None:
+            weight = first_weight + index % self._num_weights * self._weight_bytes
+            device.cublaslt.launch(plan, out, x, weight, workspace, stream)
+
+        return _Chain(device.stream, launch, self._num_launches(rows))
+
+    def _num_launches(self, rows: int) -> int:
+        """Enough for a time to be exact and every weight to be cold, from what none can beat."""
+        flops = 2 * rows * self._product.out_features * self._product.in_features
+        least_us = max(self._weight_bytes / 4e6, flops / 7e8, 4.0)
+        cold = -(-_COLD_CACHES * self._l2_bytes // self._weight_bytes)
+        return min(max(round(_CHAIN_US / least_us), cold, 3), _MAX_LAUNCHES)
+
+
+class _Chain:
+    """Launches captured into one graph, to be timed again and again."""
+
+    def __init__(self, stream: Any, launch: Callable[[int], None], num_launches: int) -> None:  # noqa: ANN401
+        launch(0)  # loads the kernel; a refusal shows here, outside the capture
+        stream.synchronize()
+        self._stream, self._num_launches = stream, num_launches
+        with stream:
+            stream.begin_capture(_cupy().cuda.runtime.streamCaptureModeThreadLocal)
+            try:
+                for index in range(num_launches):
+                    launch(index)
+            finally:
+                self._graph = stream.end_capture()
+        self._graph.upload(stream)
+        self._replay()  # warms up
+
+    def us(self, rounds: int) -> float:
+        """The median time of one launch."""
+        return statistics.median(self._replay() for _ in range(rounds))
+
+    def _replay(self) -> float:
+        cupy, stream = _cupy(), self._stream
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record(stream)
+        self._graph.launch(stream)
+        end.record(stream)
+        end.synchronize()
+        return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3 / self._num_launches
+
+
+@dataclass
+class _Candidate:
+    """An algorithm, its chain for each number of rows, and its time relative to the first's."""
+
+    algorithm: bytes
+    chains: dict[int, _Chain]
+    score: float = 1.0
+
+    def measure(self, rounds: int, first_us: dict[int, float]) -> float:
+        return statistics.mean(
+            chain.us(rounds) / first_us[probe] for probe, chain in self.chains.items()
+        )
+
+
+def _probe_rows(rows: int) -> tuple[int, ...]:
+    """The numbers of rows at which a row class is timed; its largest is first."""
+    if rows <= RUNGS_UP_TO:
+        return (rows,)
+    below = ROW_CLASSES[ROW_CLASSES.index(rows) - 1]
+    return (rows, (below + rows) // 2)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The middle half of the values, relative to their median."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / middle
+
+
+def _fill(array: Any, host: np.ndarray[Any, Any], stream: Any) -> None:  # noqa: ANN401
+    """Fill device bytes with ``host``, again and again."""
+    filled = min(array.nbytes, host.nbytes)
+    array[:filled].set(host[:filled], stream=stream)
+    while filled < array.nbytes:
+        count = min(filled, array.nbytes - filled)
+        array[filled : filled + count].data.copy_from_device_async(array.data, count, stream)
+        filled += count
+
+
+def _cupy() -> Any:  # noqa: ANN401 - a module without types
+    import cupy
+
+    return cupy
