@@ -7,7 +7,7 @@ weight was last read a step ago and the activations just now. Knows no model and
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,25 @@ _CHAIN_US = 1000.0  # how long a chain should take
 _MAX_LAUNCHES = 1000
 _COLD_CACHES = 3  # weights that are read before one comes again, in sizes of the L2 cache
 _BLOCK_ELEMENTS = 1 << 22  # random values, which repeat
+
+
+Samples = dict[int, list[float]]  # times in us by number of rows
+
+
+def fastest(first: Samples, others: Mapping[bytes, Samples]) -> bytes | None:
+    """The algorithm with the smallest time relative to the first heuristic's; None for that one.
+
+    The mean over the numbers of rows must be faster by more than the noise, which is the spread of
+    the first's own times, and by more than ``MIN_GAIN``; and none of them may be slower.
+    """
+    medians = {rows: statistics.median(values) for rows, values in first.items()}
+    best, best_score = None, 1 - max(MIN_GAIN, *map(_spread, first.values()))
+    for algorithm, samples in others.items():
+        ratios = [statistics.median(values) / medians[rows] for rows, values in samples.items()]
+        score = statistics.mean(ratios)
+        if score < best_score and max(ratios) <= 1:
+            best, best_score = algorithm, score
+    return best
 
 
 class ProductTimer:
@@ -74,12 +93,14 @@ class ProductTimer:
         Raises:
             RuntimeError: the library has no algorithm for it.
         """
-        probes = _probe_rows(rows)
+        probes = probe_rows(rows)
         first = {probe: self._first(probe) for probe in probes}
         algorithms: dict[bytes, None] = {}  # in the library's order, each once
         for limit_bytes in WORKSPACE_LIMITS_BYTES:
             for plan in self._heuristics(rows, CANDIDATES, limit_bytes):
                 algorithms[plan.algorithm.tobytes()] = None
+        if len(probes) == 1:
+            algorithms.pop(first[rows].algorithm.tobytes(), None)  # it is timed as the first
         first_chains = {probe: self._chain(probe, plan) for probe, plan in first.items()}
         candidates = []
         for algorithm in algorithms:
@@ -90,8 +111,8 @@ class ProductTimer:
         for candidate in candidates:
             candidate.score = candidate.measure(_SCREENING_ROUNDS, first_us)
         finalists = sorted(candidates, key=lambda c: c.score)[:FINALISTS]
-        samples: dict[int, list[float]] = {probe: [] for probe in probes}
-        times: dict[bytes, dict[int, list[float]]] = {
+        samples: Samples = {probe: [] for probe in probes}
+        times: dict[bytes, Samples] = {
             c.algorithm: {probe: [] for probe in probes} for c in finalists
         }
         for _ in range(ROUNDS):  # in turn, so that a clock that drifts meets all alike
@@ -99,29 +120,14 @@ class ProductTimer:
                 samples[probe].append(first_chains[probe].us(1))
                 for c in finalists:
                     times[c.algorithm][probe].append(c.chains[probe].us(1))
-        return self._decide(rows, first, samples, times)
-
-    def _decide(
-        self,
-        rows: int,
-        first: dict[int, MatrixPlan],
-        samples: dict[int, list[float]],
-        times: dict[bytes, dict[int, list[float]]],
-    ) -> Choice:
-        """The choice for ``rows`` from the first heuristic's times and those of the finalists."""
-        medians = {probe: statistics.median(values) for probe, values in samples.items()}
-        noise = max(_spread(values) for values in samples.values())
-        kept = Choice(None, first[rows].workspace_bytes, medians[rows], medians[rows])
-        best_score, best = 1 - max(noise, MIN_GAIN), kept
-        for algorithm, by_probe in times.items():
-            found = {probe: statistics.median(values) for probe, values in by_probe.items()}
-            score = statistics.mean(found[probe] / medians[probe] for probe in medians)
-            if score < best_score:
-                plan = self._restore(rows, algorithm)
-                assert plan is not None, "an algorithm that ran can be restored"
-                best_score = score
-                best = Choice(algorithm, plan.workspace_bytes, found[rows], medians[rows])
-        return best
+        us = statistics.median(samples[rows])
+        chosen = fastest(samples, times)
+        if chosen is None:
+            return Choice(None, first[rows].workspace_bytes, us, us)
+        restored = self._restore(rows, chosen)
+        assert restored is not None, "an algorithm that ran can be restored"
+        best_us = statistics.median(times[chosen][rows])
+        return Choice(chosen, restored.workspace_bytes, best_us, us)
 
     def _shape(self, rows: int) -> MatrixShape:
         p = self._product
@@ -224,7 +230,7 @@ class _Candidate:
         )
 
 
-def _probe_rows(rows: int) -> tuple[int, ...]:
+def probe_rows(rows: int) -> tuple[int, ...]:
     """The numbers of rows at which a row class is timed; its largest is first."""
     if rows <= RUNGS_UP_TO:
         return (rows,)

@@ -7,6 +7,7 @@ that it was measured with. Knows files and keys; times nothing, and asks no libr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -198,7 +199,8 @@ def write_table(path: Path, table: TuningTable) -> None:
         temporary.write_text(text)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise OSError(
             f"{one_line(path, 1000)}: cannot be written ({reason(error)}), expected a file in a "
             "folder of yours; give another --output"
