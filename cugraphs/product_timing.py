@@ -1,7 +1,8 @@
 """Times what cuBLASLt proposes for a matrix product on the GPU, and says what is fastest.
 
-Each candidate is a captured chain of products over cold weights: as in a decode step, where a
-weight was last read a step ago and the activations just now. Knows no model and no file.
+The library proposes up to eight algorithms, and others where it may use less workspace. Each is
+timed as a captured chain of products over cold weights: as in a decode step, where a weight was
+last read a step ago and the activations just now. Knows no model and no file.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from cugraphs.arena import POISON
 from cugraphs.cublaslt import MatrixPlan, MatrixShape
 from cugraphs.cuda_device import CudaDevice
-from cugraphs.kernel import DTYPES, MatrixProduct
+from cugraphs.kernel import DTYPES, Array, MatrixProduct
 from cugraphs.tuning_table import ROW_CLASSES, Choice, Product
 
-CANDIDATES = 16  # that are asked for, at each limit of the workspace
+CANDIDATES = 16  # that are asked for, at each limit of the workspace; cuBLASLt 13.1 gives 8
 WORKSPACE_LIMITS_BYTES = (MatrixProduct.workspace_bytes, 4 << 20, 0)
 FINALISTS = 3  # that are timed again, in turn with the first heuristic
 MIN_GAIN = 0.01  # less than this is no reason to leave the library's own choice
@@ -30,7 +33,10 @@ _SCREENING_ROUNDS = 2
 _CHAIN_US = 1000.0  # how long a chain should take
 _MAX_LAUNCHES = 1000
 _COLD_CACHES = 3  # weights that are read before one comes again, in sizes of the L2 cache
-_BLOCK_ELEMENTS = 1 << 22  # random values, which repeat
+_BLOCK_ELEMENTS = (1 << 22) - 1  # random values, which repeat, out of step with rows
+_CHECKED_ROWS = 64  # of either end of a result
+# Far above the rounding of any dtype here, and far below what a wrong product differs by.
+_DISAGREEMENT = 2.0**-6
 
 
 Samples = dict[int, list[float]]  # times in us by number of rows
@@ -50,6 +56,13 @@ def fastest(first: Samples, others: Mapping[bytes, Samples]) -> bytes | None:
         if score < best_score and max(ratios) <= 1:
             best, best_score = algorithm, score
     return best
+
+
+def agree(found: Array, expected: Array) -> bool:
+    """Whether two results of one product differ by no more than different orders of its sum do."""
+    a, b = found.astype(np.float32), expected.astype(np.float32)
+    scale = np.maximum(np.abs(b), np.sqrt(np.mean(np.square(b))))
+    return bool(np.all(np.abs(a - b) <= _DISAGREEMENT * scale))
 
 
 class ProductTimer:
@@ -110,7 +123,9 @@ class ProductTimer:
         first_us = {probe: chain.us(_SCREENING_ROUNDS) for probe, chain in first_chains.items()}
         for candidate in candidates:
             candidate.score = candidate.measure(_SCREENING_ROUNDS, first_us)
-        finalists = sorted(candidates, key=lambda c: c.score)[:FINALISTS]
+        ranked = sorted(candidates, key=lambda c: c.score)[:FINALISTS]
+        expected = {probe: self._result(probe, plan) for probe, plan in first.items()}
+        finalists = [c for c in ranked if self._is_right(c.algorithm, expected)]
         samples: Samples = {probe: [] for probe in probes}
         times: dict[bytes, Samples] = {
             c.algorithm: {probe: [] for probe in probes} for c in finalists
@@ -167,15 +182,36 @@ class ProductTimer:
         return chains
 
     def _chain(self, rows: int, plan: MatrixPlan) -> _Chain:
-        device, stream = self._device, int(self._device.stream.ptr)
+        return _Chain(self._device.stream, partial(self._launch, plan), self._num_launches(rows))
+
+    def _launch(self, plan: MatrixPlan, index: int) -> None:
+        """Queue one product with the weight of that number, or the one it begins again at."""
         out, x = int(self._out.data.ptr), int(self._x.data.ptr)
         first_weight, workspace = int(self._weights.data.ptr), int(self._workspace.data.ptr)
+        weight = first_weight + index % self._num_weights * self._weight_bytes
+        stream = int(self._device.stream.ptr)
+        self._device.cublaslt.launch(plan, out, x, weight, workspace, stream)
 
-        def launch(index: int) -> None:
-            weight = first_weight + index % self._num_weights * self._weight_bytes
-            device.cublaslt.launch(plan, out, x, weight, workspace, stream)
+    def _is_right(self, algorithm: bytes, expected: Mapping[int, Array]) -> bool:
+        """Whether it computes what the first heuristic does, and twice the same bits."""
+        for rows, result in expected.items():
+            plan = self._restore(rows, algorithm)
+            assert plan is not None, "an algorithm that ran can be restored"
+            found, again = (self._result(rows, plan) for _ in range(2))
+            if found.tobytes() != again.tobytes() or not agree(found, result):
+                return False
+        return True
 
-        return _Chain(device.stream, launch, self._num_launches(rows))
+    def _result(self, rows: int, plan: MatrixPlan) -> Array:
+        """The first and the last rows of a product whose memory held NaN before."""
+        device, dtype = self._device, DTYPES[self._dtype]
+        row_bytes = self._product.out_features * dtype.itemsize
+        out = self._out[: rows * row_bytes]
+        out.data.memset_async(POISON, out.nbytes, device.stream)
+        self._launch(plan, 0)
+        count = min(rows, _CHECKED_ROWS) * row_bytes
+        ends = [device.read(out[:count]), device.read(out[out.nbytes - count :])]
+        return np.concatenate(ends).view(dtype).reshape(-1, self._product.out_features)
 
     def _num_launches(self, rows: int) -> int:
         """Enough for a time to be exact and every weight to be cold, from what none can beat."""

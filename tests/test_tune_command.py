@@ -2,13 +2,15 @@
 
 import types
 
+import numpy as np
 import pytest
 from tiny_model import write_tiny_model
 
 from cugraphs.cli import main, tune
+from cugraphs.kernel import DTYPES
 from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.product_timing import fastest, probe_rows
+from cugraphs.product_timing import agree, fastest, probe_rows
 from cugraphs.tuning_table import (
     ROW_CLASSES,
     Choice,
@@ -193,6 +195,15 @@ def test_above_the_rungs_a_choice_may_lose_nowhere_in_its_class():
     good = {512: [9.0] * 7, 448: [9.5] * 7}
     assert fastest(first, {b"a": better_and_worse}) is None
     assert fastest(first, {b"a": better_and_worse, b"b": good}) == b"b"
+
+
+def test_results_agree_within_rounding_and_not_beyond():
+    rng = np.random.default_rng(0)
+    exact = 64 * rng.standard_normal((8, 100))
+    expected = exact.astype(DTYPES["bfloat16"])
+    assert agree((exact + 0.01).astype(DTYPES["bfloat16"]), expected)
+    for wrong in (exact[::-1], np.where(exact > 150, np.nan, exact), exact * 1.1, exact + 16):
+        assert not agree(np.array(wrong).astype(DTYPES["bfloat16"]), expected)
 
 
 def test_a_class_of_prompts_is_timed_in_its_middle_too():
