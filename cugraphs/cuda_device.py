@@ -6,7 +6,7 @@ Imported only where a GPU is wanted. One stream; nothing here synchronises excep
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -17,7 +17,8 @@ import numpy as np
 from cugraphs.arena import POISON
 from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
-from cugraphs.device import converted
+from cugraphs.cuda_graph import CudaGraph, capture
+from cugraphs.device import InputStaging, Run, converted
 from cugraphs.kernel import Array
 from cugraphs.launch import Prepared, prepare
 from cugraphs.one_line import reason
@@ -126,6 +127,32 @@ class _CudaOp:
     dead: Sequence[Array]
 
 
+class _PinnedStaging:
+    """Two pinned twins of the arena's inputs; an event after each copy says when it was taken."""
+
+    def __init__(self, cupy: Any, inputs: Any, stream: Any) -> None:  # noqa: ANN401
+        nbytes = int(inputs.nbytes)
+        self._stream = stream
+        self._runtime = cupy.cuda.runtime
+        self._inputs = inputs  # keeps the memory
+        memory = [cupy.cuda.alloc_pinned_memory(max(nbytes, 1)) for _ in range(2)]
+        self.twins: tuple[Array, ...] = tuple(np.frombuffer(m, np.uint8, nbytes) for m in memory)
+        self._taken = [cupy.cuda.Event(disable_timing=True) for _ in memory]
+        self._current = 0
+
+    def next(self) -> int:
+        self._taken[self._current].synchronize()
+        return self._current
+
+    def send(self, nbytes: int) -> None:
+        source = self.twins[self._current].ctypes.data
+        target, stream = int(self._inputs.data.ptr), int(self._stream.ptr)
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(target, source, nbytes, kind, stream)
+        self._taken[self._current].record(self._stream)
+        self._current = 1 - self._current
+
+
 class CudaDevice:
     """The current CUDA device."""
 
@@ -198,21 +225,18 @@ class CudaDevice:
         self.stream.synchronize()
         return host
 
-    def host_array(self, like: Any) -> Array:  # noqa: ANN401
-        """Pinned host memory of the same shape and dtype."""
-        count = int(np.prod(like.shape))
-        memory = self._cupy.cuda.alloc_pinned_memory(max(like.nbytes, 1))
-        return np.frombuffer(memory, like.dtype, count).reshape(like.shape)
+    def stage(self, inputs: Any) -> InputStaging:  # noqa: ANN401
+        """Two pinned twins."""
+        return _PinnedStaging(self._cupy, inputs, self.stream)
 
     def bind(
         self,
         program: Program,
         arrays: Mapping[Buffer, Any],
-        inputs: Mapping[str, tuple[Any, Array]],
         *,
         workspace: Any,  # noqa: ANN401
         poison: bool,
-    ) -> Callable[[], None]:
+    ) -> Run:
         """Prepare every launch; the call queues them all and returns before they have run."""
         ranges = live_ranges(program)
         ops = []
@@ -230,8 +254,6 @@ class CudaDevice:
             ops.append(_CudaOp(f"op {index} {op.kernel.name}", launches, list(dead.values())))
 
         def run() -> None:
-            for device_array, host_array in inputs.values():
-                device_array.set(host_array, stream=self.stream)
             for op in ops:
                 try:
                     for launch in op.launches:
@@ -245,6 +267,10 @@ class CudaDevice:
                         self._poison([workspace])
 
         return run
+
+    def capture(self, run: Run) -> CudaGraph:
+        """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
+        return capture(self.stream, run)
 
     def poison(self, arrays: Mapping[str, Any]) -> None:
         """Fill arrays with NaN bytes."""

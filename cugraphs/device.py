@@ -18,6 +18,31 @@ from cugraphs.interpreter import bind_ops, poison_arrays, run_ops
 from cugraphs.kernel import DTYPES, Array
 from cugraphs.program import Buffer, Program
 
+Run = Callable[[], None]
+
+
+class Replay(Protocol):
+    """A captured step."""
+
+    def launch(self) -> None:
+        """Queue it."""
+
+
+class InputStaging(Protocol):
+    """Host memory that is filled with a step's inputs while the step before may still run.
+
+    Attributes:
+        twins: uint8 arrays as large as the arena's region of inputs, filled in turn.
+    """
+
+    twins: tuple[Array, ...]
+
+    def next(self) -> int:
+        """The index of the twin to fill now; waits until the device has copied it."""
+
+    def send(self, nbytes: int) -> None:
+        """Queue the copy of its first bytes into the arena; the next twin is then the other."""
+
 
 class Device(Protocol):
     """Memory and execution in one place. Arrays are the device's own (NumPy or CuPy)."""
@@ -42,30 +67,52 @@ class Device(Protocol):
     def read(self, array: Array) -> Array:
         """The contents as a host array; waits until they are computed. May be a view."""
 
-    def host_array(self, like: Array) -> Array:
-        """A host array to fill before each step in place of ``like``; ``like`` itself if it can."""
+    def stage(self, inputs: Array) -> InputStaging:
+        """Host memory for the arena's region of inputs, uint8 [bytes]."""
 
     def bind(
         self,
         program: Program,
         arrays: Mapping[Buffer, Array],
-        inputs: Mapping[str, tuple[Array, Array]],
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> Callable[[], None]:
-        """A call that copies ``inputs`` (device array, host array) and runs the program.
+    ) -> Run:
+        """A call that queues the program on whatever its inputs hold.
 
         Args:
             program: the step.
             arrays: of every buffer, with their bound shapes.
-            inputs: by name.
             workspace: uint8 [bytes]; scratch memory for launches, where the device uses any.
             poison: fill temporaries with NaN bytes after their last use.
         """
 
+    def capture(self, run: Run) -> Replay | None:
+        """Record what ``run`` queues as one graph; None where the device has none.
+
+        Raises:
+            CaptureError: it cannot be captured.
+        """
+
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""
+
+
+class CaptureError(RuntimeError):
+    """A step could not be captured; the message names the op."""
+
+
+class _InPlace:
+    """Inputs that the host writes where the step reads them."""
+
+    def __init__(self, inputs: Array) -> None:
+        self.twins: tuple[Array, ...] = (inputs,)
+
+    def next(self) -> int:
+        return 0
+
+    def send(self, nbytes: int) -> None:
+        pass
 
 
 class CpuDevice:
@@ -99,21 +146,24 @@ class CpuDevice:
         """The array itself."""
         return array
 
-    def host_array(self, like: Array) -> Array:
-        """``like`` itself."""
-        return like
+    def stage(self, inputs: Array) -> InputStaging:
+        """The region itself is the one twin."""
+        return _InPlace(inputs)
 
     def bind(
         self,
         program: Program,
         arrays: Mapping[Buffer, Array],
-        inputs: Mapping[str, tuple[Array, Array]],
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> Callable[[], None]:
-        """Run the references; inputs are where the host wrote them."""
+    ) -> Run:
+        """Run the references."""
         return partial(run_ops, bind_ops(program, arrays), poison=poison)
+
+    def capture(self, run: Run) -> Replay | None:
+        """The CPU has no graphs."""
+        return None
 
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""

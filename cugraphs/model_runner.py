@@ -10,21 +10,27 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from cugraphs.arena import Arena, allocate_arrays
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CpuDevice, Device
-from cugraphs.executable import Executable, PlannedProgram
-from cugraphs.kernel import Array
+from cugraphs.executable import INPUTS, Executable, PlannedProgram
+from cugraphs.kernel import Array, ArrayType
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sampling_state import SamplingBuffers, SamplingState, write_slot
+from cugraphs.sequence_state import SequenceBuffers, SequenceState
+from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
+    MAX_CHANGES,
     Chunk,
     StepInputs,
     StepOutputs,
-    declare_decode_inputs,
-    declare_mixed_inputs,
+    apply_changes,
+    begin_decode,
+    begin_mixed,
+    end_step,
     fill_decode,
     fill_mixed,
 )
@@ -37,7 +43,7 @@ class Model(Protocol):
     """What the runner asks of a model."""
 
     def step(
-        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, sampling: SamplingBuffers
+        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, state: SequenceBuffers
     ) -> StepOutputs:
         """Record one forward pass."""
 
@@ -61,39 +67,57 @@ class StepPlan:
             model: records the step.
             cache: sizes of the paged cache.
             vocab_size: of the model.
-            max_num_seqs: slots of the sampling state, and the top rung of the ladder.
+            max_num_seqs: slots of the sequence state, and the top rung of the ladder.
             max_num_batched_tokens: rows of the largest mixed step.
             output_logits: make the logits an output too.
         """
+        self.model = model
         self.cache = cache
+        self.output_logits = output_logits
         self.ladder = Ladder(max_num_seqs)
-        self.sampling = SamplingState(max_num_seqs, vocab_size)
+        self.state = SequenceState(max_num_seqs, vocab_size, cache.max_blocks)
+        self.vocab_size = vocab_size
         self.max_num_batched_tokens = max_num_batched_tokens
 
-        def record(t: Tracer, inputs: StepInputs) -> None:
-            outputs = model.step(t, inputs, cache, self.sampling.declare(t))
-            for field in dataclasses.fields(outputs):
-                if field.name != "logits" or output_logits:
-                    t.output(getattr(outputs, field.name), field.name)
-
-        def decode(t: Tracer, rows: int) -> None:
-            record(t, declare_decode_inputs(t, rows, cache.max_blocks))
-
-        def mixed(t: Tracer) -> None:
-            max_logits = max_num_seqs + PROMPT_LOGITS_ROWS
-            sizes = (max_num_batched_tokens, max_num_seqs, max_logits, cache.max_blocks)
-            record(t, declare_mixed_inputs(t, *sizes))
-
         self.decode: dict[int, PlannedProgram] = {
-            rows: plan_program(f"decode_{rows}", partial(decode, rows=rows))
+            rows: plan_program(f"decode_{rows}", partial(self.record_decode, max_rows=rows))
             for rows in self.ladder.classes
         }
-        self.mixed: PlannedProgram = plan_program("mixed", mixed)
+        self.mixed: PlannedProgram = plan_program("mixed", self.record_mixed)
+        self.changes: PlannedProgram = plan_program("changes", self._record_changes)
+
+    def record_decode(self, t: Tracer, max_rows: int) -> None:
+        """Record a decode step of at most so many rows."""
+        state = self.state.declare(t)
+        self._record(t, begin_decode(t, state, max_rows, self.cache.block_size), state)
+
+    def record_mixed(self, t: Tracer) -> None:
+        """Record a step over chunks of several sequences."""
+        state = self.state.declare(t)
+        inputs = begin_mixed(
+            t,
+            state,
+            max_tokens=self.max_num_batched_tokens,
+            max_seqs=self.state.num_slots,
+            max_logits=self.state.num_slots + PROMPT_LOGITS_ROWS,
+            block_size=self.cache.block_size,
+        )
+        self._record(t, inputs, state)
+
+    def _record(self, t: Tracer, inputs: StepInputs, state: SequenceBuffers) -> None:
+        outputs = self.model.step(t, inputs, self.cache, state)
+        for field in dataclasses.fields(outputs):
+            if field.name != "logits" or self.output_logits:
+                t.output(getattr(outputs, field.name), field.name)
+        end_step(t, state, inputs, outputs.token_ids)
+
+    def _record_changes(self, t: Tracer) -> None:
+        apply_changes(t, self.state.declare(t))
 
     @property
     def programs(self) -> list[PlannedProgram]:
         """All of them, the decode programs first."""
-        return [*self.decode.values(), self.mixed]
+        return [*self.decode.values(), self.mixed, self.changes]
 
     def arena(self, *, workspace: bool = False) -> Arena:
         """The layout of the arena for all programs; nothing is allocated yet.
@@ -115,7 +139,7 @@ class ModelRunner:
         *,
         poison: bool = False,
     ) -> None:
-        """Allocate the arena, the KV pool and the sampling state, and bind every program.
+        """Allocate the arena, the KV pool and the sequence state, and bind every program.
 
         Args:
             plan: the planned programs.
@@ -127,20 +151,22 @@ class ModelRunner:
         self.device: Device = device or CpuDevice()
         self.arena = plan.arena(workspace=self.device.uses_workspace)
         self.arena.allocate(self.device.allocate_bytes)
-        sampling = allocate_arrays(plan.sampling.types, self.device.zero_bytes)
-        self.state = {**allocate_arrays(plan.cache.types, self.device.zero_bytes), **sampling}
-        # What the host writes a slot into: the state itself where the device shares the memory.
-        self._sampling_twin = (
-            sampling
-            if self.device.shares_host_memory
-            else allocate_arrays(plan.sampling.types, CpuDevice().zero_bytes)
-        )
+        self.state = {
+            **allocate_arrays(plan.cache.types, self.device.zero_bytes),
+            **plan.state.allocate(self.device.zero_bytes),
+        }
+        self.mirror = StateMirror(plan.state)
+        input_bytes = self.arena.regions[INPUTS].nbytes
+        staging = self.device.stage(self.arena.view(INPUTS, ArrayType((input_bytes,), "uint8")))
 
         def executable(planned: PlannedProgram) -> Executable:
-            return Executable(planned, self.arena, self.device, weights, self.state, poison=poison)
+            return Executable(
+                planned, self.arena, self.device, staging, weights, self.state, poison=poison
+            )
 
         self._decode = {rows: executable(planned) for rows, planned in plan.decode.items()}
         self._mixed = executable(plan.mixed)
+        self._changes = executable(plan.changes)
         self.replays: dict[int, int] = {rung: 0 for rung in plan.ladder.rungs}
         self.num_mixed_steps = 0
         self.num_padding_rows = 0
@@ -155,40 +181,91 @@ class ModelRunner:
             Host arrays by name, with the rows of each chunk that get logits, chunk after chunk.
             The next step overwrites them. Log-probabilities are there only if a chunk wants some.
         """
-        decode = all(chunk.is_decode for chunk in chunks)
-        outputs = self._run_decode(chunks) if decode else self._run_mixed(chunks)
+        if all(chunk.is_decode for chunk in chunks):
+            return self._collect(chunks, self._run_decode(chunks))
+        return self.run_mixed(chunks)
+
+    def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        """As :meth:`run`, always a mixed step."""
+        return self._collect(chunks, self._run_mixed(chunks))
+
+    def _collect(
+        self, chunks: Sequence[Chunk], outputs: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Read what is wanted of a step's outputs, and move the mirror on by its tokens."""
         wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
-        return {
+        found = {
             name: self.device.read(array)
             for name, array in outputs.items()
             if wanted or name in ("token_ids", "logits")
         }
+        self._advance_mirror(chunks, found["token_ids"])
+        return found
 
-    def write_slot(self, slot: int, params: SamplingParams, **request: Any) -> None:  # noqa: ANN401
-        """Set the sampling state of one sequence; arguments as of ``sampling_state.write_slot``."""
-        twin = self._sampling_twin
-        write_slot(twin, slot, params, **request)
-        if not self.device.shares_host_memory:
-            for name, array in twin.items():
-                if name != "token_counts" or twin["count_tokens"][slot]:
-                    self.device.write(self.state[name][slot : slot + 1], array[slot : slot + 1])
+    def write_slot(
+        self,
+        slot: int,
+        params: SamplingParams,
+        *,
+        prompt_token_ids: Sequence[int],
+        output_token_ids: Sequence[int],
+        **request: Any,  # noqa: ANN401
+    ) -> None:
+        """Set the state of one new sequence, but its blocks.
+
+        Args:
+            slot: of the sequence.
+            params: its sampling parameters.
+            prompt_token_ids: of the request.
+            output_token_ids: already generated (after a preemption).
+            request: what else ``StateMirror.write_slot`` takes.
+        """
+        self.mirror.write_slot(slot, params, prompt_length=len(prompt_token_ids), **request)
+        if self.mirror.fields["count_tokens"][slot]:
+            counts = token_counts(self.plan.vocab_size, prompt_token_ids, output_token_ids)
+            self.device.write(self.state["token_counts"][slot], counts)
+
+    def _place(self, chunks: Sequence[Chunk]) -> None:
+        """Make the state stand where the chunks begin, but for the changes that a step can send."""
+        self.mirror.place(chunks)
+        while self.mirror.num_changes > MAX_CHANGES:
+            self.mirror.take(self._changes.inputs({})["changes"])
+            self._changes.run({})
 
     def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        self._place(chunks)
         rung = self.plan.ladder.rung_for(len(chunks))
         executable = self._decode[self.plan.ladder.class_for(rung)]
         sizes = {"rows": rung}
-        fill_decode(executable.bind(sizes).inputs, chunks, self.plan.cache.block_size)
+        inputs = executable.inputs(sizes)
+        self.mirror.take(inputs["changes"])
+        fill_decode(inputs, chunks)
         outputs = executable.run(sizes)
         self.replays[rung] += 1
         self.num_padding_rows += rung - len(chunks)
         return {name: array[: len(chunks)] for name, array in outputs.items()}
 
     def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        self._place(chunks)
         sizes = {
             "tokens": sum(len(chunk.token_ids) for chunk in chunks),
             "seqs": len(chunks),
             "logits": sum(chunk.num_logits for chunk in chunks),
         }
-        fill_mixed(self._mixed.bind(sizes).inputs, chunks, self.plan.cache.block_size)
+        inputs = self._mixed.inputs(sizes)
+        self.mirror.take(inputs["changes"])
+        fill_mixed(inputs, chunks)
         self.num_mixed_steps += 1
         return self._mixed.run(sizes)
+
+    def _advance_mirror(self, chunks: Sequence[Chunk], token_ids: Array) -> None:
+        """Move the mirror on by what each chunk that samples has sampled."""
+        row_ids = np.full(len(token_ids), -1, np.int32)
+        positions = np.zeros(len(token_ids), np.int32)
+        last = -1
+        for chunk in chunks:
+            last += chunk.num_logits
+            if chunk.samples:
+                row_ids[last] = chunk.slot
+                positions[last] = chunk.start + len(chunk.token_ids)
+        self.mirror.advance(token_ids, row_ids, positions)

@@ -184,11 +184,11 @@ def decode_rows_stand_alone(kernels: Kernels) -> None:
     """A row of decode attention has the same bits alone and in a batch."""
     decode = kernels["paged_decode_attention"]
     case = _case(decode, "block_edges")
-    q, k_cache, v_cache, tables, seq_lens = case_arrays(decode, case, "float32")
-    (whole,) = run(decode, [q, k_cache, v_cache, tables, seq_lens], case.attrs)
+    q, *cache, row_ids, seq_lens = case_arrays(decode, case, "float32")
+    (whole,) = run(decode, [q, *cache, row_ids, seq_lens], case.attrs)
     for row in range(len(q)):
         one = slice(row, row + 1)
-        alone = run(decode, [q[one], k_cache, v_cache, tables[one], seq_lens[one]], case.attrs)
+        alone = run(decode, [q[one], *cache, row_ids[one], seq_lens[one]], case.attrs)
         assert_same_bits(f"paged_decode_attention row {row}", alone, [whole[one]])
 
 
@@ -272,14 +272,14 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
     for name in ("batch_invariant", "batch_invariant_group_of_9"):
         for dtype in ("bfloat16", "float32"):
             case = _case(prefill, name)
-            q, k_cache, v_cache, tables, seq_lens, starts = case_arrays(prefill, case, dtype)
-            (chunks,) = run(prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs)
-            rows, row_tables, lengths = [], [], []
+            q, *cache, slot_ids, seq_lens, starts = case_arrays(prefill, case, dtype)
+            (chunks,) = run(prefill, [q, *cache, slot_ids, seq_lens, starts], case.attrs)
+            rows, row_ids, lengths = [], [], []
             for seq, (start, end) in enumerate(itertools.pairwise(starts)):
                 rows += range(start, end)
-                row_tables += [tables[seq]] * (end - start)
+                row_ids += [slot_ids[seq]] * (end - start)
                 lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
-            given = [q[rows], k_cache, v_cache, np.array(row_tables), np.array(lengths, np.int32)]
+            given = [q[rows], *cache, np.array(row_ids, np.int32), np.array(lengths, np.int32)]
             what = f"paged_prefill_attention {name} {dtype}"
             assert_same_bits(what, [chunks[rows]], run(decode, given, case.attrs))
 

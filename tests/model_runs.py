@@ -81,10 +81,7 @@ class ModelRun:
                 zip(prompts, starts, self.block_tables, strict=False)
             )
         ]
-        outputs = {
-            name: self.runner.device.read(array)
-            for name, array in self.runner._run_mixed(chunks).items()
-        }
+        outputs = self.runner.run_mixed(chunks)
         ends = np.cumsum([chunk.num_logits for chunk in chunks])
         logits = np.split(outputs["logits"].copy(), ends[:-1])
         return outputs["token_ids"][ends - 1].tolist(), logits

@@ -388,7 +388,7 @@ def test_every_residual_addition_is_fused_with_its_norm():
     plan = Steps().runner.plan
     layers = CONFIGS["gqa"].num_hidden_layers
     assert list(plan.decode) == [1, 8, 12]
-    for planned in plan.programs:
+    for planned in (*plan.decode.values(), plan.mixed):
         names = [op.kernel.name for op in planned.program.ops]
         # In the mixed step the rows that get logits are gathered before the last norm.
         gathers = planned is plan.mixed
