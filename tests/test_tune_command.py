@@ -124,6 +124,20 @@ def test_an_interrupt_keeps_what_was_measured(gpu, monkeypatch, capsys):
     assert "3 of 5 written to" in out and err.splitlines()[-1] == "cugraphs: interrupted"
 
 
+def test_after_an_interrupt_it_goes_on_with_what_is_missing(gpu, monkeypatch, capsys):
+    command = ["tune", "--shape", "llama-3.1-8b", "--rows", "8", "--rows", "16", "--missing"]
+    monkeypatch.setattr(Timer, "interrupt_after", 3)
+    assert main(command) == 130
+    monkeypatch.setattr(Timer, "interrupt_after", None)
+    assert main(command) == 0
+    assert len(Timer.timed) == len(set(Timer.timed)) == len(read_table(gpu).choices) == 10
+    before = gpu.read_bytes()
+    capsys.readouterr()
+    assert main(command) == 0 and len(Timer.timed) == 10
+    assert gpu.read_bytes() == before
+    assert "0 of 0 written to" in capsys.readouterr().out
+
+
 def test_an_interrupt_before_the_first_leaves_no_file(gpu, monkeypatch):
     monkeypatch.setattr(Timer, "interrupt_after", 0)
     assert main(["tune", "--shape", "llama-3.1-8b", "--rows", "8"]) == 130

@@ -79,6 +79,11 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--allow-tf32", action="store_true", help="tune float32 products that round to TF32"
     )
     parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="time only what the table does not hold yet: go on after an interrupt",
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
@@ -97,6 +102,11 @@ def run(args: argparse.Namespace) -> int:
     device = CudaDevice(allow_tf32=args.allow_tf32)
     path = args.output or own_table_path(device.gpu_name)
     table = _existing(path, device)
+    if args.missing:
+        plan = {
+            product: tuple(rows for rows in classes if (product, rows) not in table.choices)
+            for product, classes in plan.items()
+        }
     choices: _Choices = {}
     try:
         _measure(device, plan, choices)
@@ -104,9 +114,10 @@ def run(args: argparse.Namespace) -> int:
         if choices:
             write_table(path, table.updated(choices))
             _print(products, choices)
-            done = f"{len(choices)} of {sum(map(len, plan.values()))}"
-            print(f"{done} written to {path}: {device.gpu_name}, cuBLASLt ", end="")
-            print(version_text(device.cublaslt.version))
+        print(
+            f"{len(choices)} of {sum(map(len, plan.values()))} written to {path}: "
+            f"{device.gpu_name}, cuBLASLt {version_text(device.cublaslt.version)}"
+        )
     return 0
 
 
@@ -206,7 +217,9 @@ def _measure(device: CudaDevice, plan: Mapping[Product, Sequence[int]], choices:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=sum(map(len, plan.values())))
         for product, classes in plan.items():
-            timer = ProductTimer(device, product, max(classes, default=1))
+            if not classes:
+                continue
+            timer = ProductTimer(device, product, max(classes))
             for rows in classes:
                 size = f"{product.out_features} x {product.in_features}"
                 bar.update(task, description=f"{size}, {rows} rows")
