@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 
@@ -43,6 +43,19 @@ GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
 _log = logging.getLogger("cugraphs")
 
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
+
+
+def check_graph_mode(mode: str) -> GraphMode:
+    """The mode itself.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if mode not in get_args(GraphMode):
+        raise ValueError(
+            f"LLM: graph_mode is {mode!r}, expected one of {', '.join(get_args(GraphMode))}"
+        )
+    return cast(GraphMode, mode)
 
 
 class Model(Protocol):
