@@ -117,12 +117,13 @@ class Engine:
         if seed is None:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
         order = self._next_request_id + priority * PRIORITY_SPAN
+        shares = len(token_ids) > self.blocks.block_size  # a block that the samples can share
         completions: list[Completion] = []
         for sample_index in range(params.n):
             sequence = TokenSequence(
                 self._next_seq_id, token_ids, params, max_tokens, seed, sample_index, order
             )
-            if completions and self.blocks.prefix_caching:
+            if completions and self.blocks.prefix_caching and shares:
                 sequence.leader = completions[0].sequence
             self._next_seq_id += 1
             completions.append(Completion(sequence, self._tokenizer))
