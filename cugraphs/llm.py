@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cugraphs.bucketed_step import StepCounts
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device_choice import (
@@ -31,6 +30,7 @@ from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
+from cugraphs.statistics import EngineStats
 from cugraphs.tokenizer import Tokenizer
 
 _log = logging.getLogger("cugraphs")
@@ -157,10 +157,9 @@ class LLM:
         """Where the device's memory went: print it."""
         return self.runner.memory_map()
 
-    @property
-    def counts(self) -> StepCounts:
-        """Graphs captured and replayed, padding rows, eager steps and why, since the start."""
-        return self.runner.counts
+    def stats(self) -> EngineStats:
+        """Requests, tokens, steps by rung and reason, KV blocks and host time since the start."""
+        return self.engine.stats()
 
     def generate(
         self,
