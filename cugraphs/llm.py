@@ -198,10 +198,9 @@ class LLM:
         Raises:
             ValueError: ``params.n`` is not 1; else as :meth:`generate`.
         """
-        (resolved,) = self._params_list(params, 1)
+        token_ids, text, resolved = self.prepare(prompt, params)
         if resolved.n != 1:
             raise ValueError(f"LLM.stream: n is {resolved.n}, expected 1; use generate")
-        token_ids, text = self._encode(_checked_prompt(prompt))
         return TextStream(self.engine, self.engine.add_request(token_ids, resolved, text))
 
     def chat(
@@ -238,6 +237,17 @@ class LLM:
     def default_params(self) -> SamplingParams:
         """The sampling that generation_config.json asks for."""
         return sampling_params_from_generation_config(self._generation_config)
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | None
+    ) -> tuple[list[int], str | None, SamplingParams]:
+        """What the engine takes of one prompt: its token ids, its text, and its parameters.
+
+        Raises:
+            TypeError, ValueError: it cannot be used.
+        """
+        (resolved,) = self._params_list(params, 1)
+        return *self._encode(_checked_prompt(prompt)), resolved
 
     def _encode(self, prompt: Prompt) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):

@@ -345,9 +345,7 @@ def test_statistics_of_requests_by_hand(engine):
     second = engine.add_request([*prompt, 60], dataclasses.replace(GREEDY, n=2))
     dropped = engine.add_request([BOS, 50], GREEDY)
     engine.step()
-    assert (
-        engine.stats().requests_running == 2
-    )  # the second sample waits
+    assert engine.stats().requests_running == 2  # the second sample waits
     engine.abort(dropped)
     run_all(engine)
     stats = engine.stats()
