@@ -20,8 +20,9 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import block_threads, loads_of_thread, vector_width
 from .precision import quiet, store, widen
 
 
@@ -46,14 +47,15 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """One thread a vector of the flat arrays."""
+    """A block a tile of the flat arrays."""
     elements = axes["tokens"] * axes["hidden"]
     width = vector_width(dtype, axes["hidden"])
-    threads = block_threads(elements // width)
+    vectors = elements // width
+    threads, loads = block_threads(vectors), loads_of_thread(vectors)
     return (
         Launch(
-            function=f"add<{CUDA_TYPES[dtype]}, {width}, {threads}>",
-            grid=(-(-(elements // width) // threads), 1, 1),
+            function=f"add<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
+            grid=(-(-vectors // (threads * loads)), 1, 1),
             block=threads,
             scalars=(np.int64(elements),),
         ),
@@ -91,5 +93,8 @@ ADD = Kernel(
         Case("one_element", _inputs(1, 1)),
         Case("small_and_large", _inputs(5, 576, 1e-3)),
         Case("cancelling", _cancelling),
+    ),
+    benchmarks=tuple(
+        Case(name, _inputs(rows, model.hidden)) for name, model, rows in rowwise_sizes()
     ),
 )

@@ -25,8 +25,9 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, int32, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import LOADS_OF_THREAD, block_threads, vector_width
 
 
 def reference(token_ids: Array, table: Array) -> tuple[Array]:
@@ -54,14 +55,16 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """One thread a vector; a token's row is split over blocks where it is long."""
+    """A block a token's row, or a part of it where it is long."""
     hidden = axes["hidden"]
     width = vector_width(dtype, hidden)
-    threads = block_threads(hidden // width)
+    vectors = hidden // width
+    threads = block_threads(-(-vectors // LOADS_OF_THREAD))
+    loads = min(-(-vectors // threads), LOADS_OF_THREAD)
     return (
         Launch(
-            function=f"embedding<{CUDA_TYPES[dtype]}, {width}, {threads}>",
-            grid=(axes["tokens"], -(-(hidden // width) // threads), 1),
+            function=f"embedding<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
+            grid=(axes["tokens"], -(-vectors // (threads * loads)), 1),
             block=threads,
             scalars=(np.int32(hidden),),
         ),
@@ -71,6 +74,16 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
 def _inputs(vocab: int, hidden: int, token_ids: Sequence[int]) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         return int32(token_ids), normal(rng, dtype, (vocab, hidden))
+
+    return make
+
+
+def _distinct(tokens: int, hidden: int) -> Make:
+    """Tokens that all differ, so that each row comes from memory, from a table of 4 times more."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        token_ids = rng.permutation(4 * tokens)[:tokens]
+        return int32(token_ids), normal(rng, dtype, (4 * tokens, hidden))
 
     return make
 
@@ -93,5 +106,8 @@ EMBEDDING = Kernel(
         Case("only_dead_rows", _inputs(20, 8, [-1, -1])),
         Case("wide", _inputs(7, 4096, [6, 0, 3])),
         Case("partial_block", _inputs(7, 2568, [6, -1, 3])),
+    ),
+    benchmarks=tuple(
+        Case(name, _distinct(rows, model.hidden)) for name, model, rows in rowwise_sizes()
     ),
 )

@@ -3,12 +3,13 @@
 //   (a, b) -> (a*c - b*s, b*c + a*s), (a, b) the halves of a head, c and s the cosines and sines
 //   slot = block*block_size + offset; slot -1 (a dead row) stores no k and v, and its q is zero
 //
-// In float32, rounded to T once, at the store; v is copied. A thread moves kWidth elements of both
-// halves of one head, and kWidth divides head_dim/2; blockIdx.x is the token, blockIdx.y the part of
-// its heads. A dead row's position and qkv are not read.
+// In float32, rounded to T once, at the store; v is copied. kWidth elements of both halves of a head
+// are an item, and kWidth divides head_dim/2. blockIdx.x is the token, blockIdx.y the part of its
+// heads. A thread stays on one column, whose cosines and sines it reads once, and goes through kItems
+// heads, all loaded before the first is rotated. A dead row's position and qkv are not read.
 #include "common.cuh"
 
-template <typename T, int kWidth, int kThreads>
+template <typename T, int kWidth, int kThreads, int kItems>
 __global__ void __launch_bounds__(kThreads, 1) rope_append(
     T* __restrict__ q,                     // [tokens, heads*head_dim]
     T* __restrict__ k_cache,               // [num_blocks, kv_heads, block_size, head_dim]
@@ -24,40 +25,59 @@ __global__ void __launch_bounds__(kThreads, 1) rope_append(
   using Vector = Pack<T, kWidth>;
   using Angles = Pack<float, kWidth>;
   const int half = head_dim / 2 / kWidth;  // vectors in half a head
-  const int item = blockIdx.y * kThreads + threadIdx.x;
-  const int head = item / half, column = item % half;
-  if (head >= heads + 2 * kv_heads) return;
+  const int heads_at_once = kThreads / half;
+  const int column = threadIdx.x % half, place = threadIdx.x / half;
+  if (place >= heads_at_once) return;
+  const int first_head = blockIdx.y * kItems * heads_at_once + place;
+  const int all_heads = heads + 2 * kv_heads;
   const long long token = blockIdx.x;
   const int slot = slot_mapping[token];
+  Vector* q_row = reinterpret_cast<Vector*>(q) + token * heads * 2 * half + column;
 
-  Vector* target;  // where this head begins: in q, or in the slot of its cache
-  if (head < heads) {
-    target = reinterpret_cast<Vector*>(q) + (token * heads + head) * 2 * half;
-    if (slot < 0) {
-      target[column] = target[column + half] = zeros<T, kWidth>();
-      return;
+  if (slot < 0) {
+    for (int u = 0; u < kItems; ++u) {
+      const int head = first_head + u * heads_at_once;
+      if (head < heads) {
+        q_row[head * 2 * half] = q_row[head * 2 * half + half] = zeros<T, kWidth>();
+      }
     }
-  } else {
-    if (slot < 0) return;
-    const bool is_key = head < heads + kv_heads;
-    const int kv_head = head - heads - (is_key ? 0 : kv_heads);
-    const long long block = slot / block_size, offset = slot % block_size;
-    target = reinterpret_cast<Vector*>(is_key ? k_cache : v_cache) +
-             ((block * kv_heads + kv_head) * block_size + offset) * 2 * half;
+    return;
   }
 
-  const Vector* source =
-      reinterpret_cast<const Vector*>(qkv) + (token * (heads + 2 * kv_heads) + head) * 2 * half;
-  Vector a = source[column], b = source[column + half];
-  if (head < heads + kv_heads) {
-    const Angles* angles = reinterpret_cast<const Angles*>(cos_sin) + positions[token] * 2LL * half;
-    const Angles cosines = angles[column], sines = angles[column + half];
-    for (int k = 0; k < kWidth; ++k) {
-      const float x = to_float(a.v[k]), y = to_float(b.v[k]);
-      a.v[k] = from_float<T>(x * cosines.v[k] - y * sines.v[k]);
-      b.v[k] = from_float<T>(y * cosines.v[k] + x * sines.v[k]);
+  const Vector* source = reinterpret_cast<const Vector*>(qkv) + token * all_heads * 2 * half + column;
+  Vector a[kItems], b[kItems];
+#pragma unroll
+  for (int u = 0; u < kItems; ++u) {
+    const int head = first_head + u * heads_at_once;
+    if (head < all_heads) {
+      a[u] = source[head * 2 * half];
+      b[u] = source[head * 2 * half + half];
     }
   }
-  target[column] = a;
-  target[column + half] = b;
+  const Angles* angles = reinterpret_cast<const Angles*>(cos_sin) + positions[token] * 2LL * half;
+  const Angles cosines = angles[column], sines = angles[column + half];
+
+  const long long block = slot / block_size, offset = slot % block_size;
+  const long long cache_row = block * kv_heads * block_size + offset;  // of KV head 0
+#pragma unroll
+  for (int u = 0; u < kItems; ++u) {
+    const int head = first_head + u * heads_at_once;
+    if (head >= all_heads) return;
+    const bool is_rotated = head < heads + kv_heads;  // a query or a key
+    if (is_rotated) {
+      for (int k = 0; k < kWidth; ++k) {
+        const float x = to_float(a[u].v[k]), y = to_float(b[u].v[k]);
+        a[u].v[k] = from_float<T>(x * cosines.v[k] - y * sines.v[k]);
+        b[u].v[k] = from_float<T>(y * cosines.v[k] + x * sines.v[k]);
+      }
+    }
+    Vector* target = q_row + head * 2 * half;
+    if (head >= heads) {
+      const int kv_head = head - heads - (is_rotated ? 0 : kv_heads);
+      target = reinterpret_cast<Vector*>(is_rotated ? k_cache : v_cache) +
+               (cache_row + static_cast<long long>(kv_head) * block_size) * 2 * half + column;
+    }
+    target[0] = a[u];
+    target[half] = b[u];
+  }
 }

@@ -30,10 +30,13 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import int32, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import LOADS_OF_THREAD, vector_width
 from .paged_cases import BLOCK_SIZE, Heads, scattered_blocks, slots_of
 from .precision import quiet, store, widen
+
+MAX_THREADS = 256  # of a block on the GPU
 
 
 @quiet
@@ -125,17 +128,24 @@ def cost(axes: Axes, dtype: str, *, q_size: int) -> Cost:
 
 
 def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
-    """One thread a vector of both halves of a head; a token's heads are split over blocks."""
+    """A block a token, or a part of its heads where there are many.
+
+    A thread stays on one column of a head, so a block takes whole heads at once.
+    """
     kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
     heads = q_size // head_dim
+    all_heads = heads + 2 * kv_heads
     width = vector_width(dtype, head_dim // 2)
-    items = (heads + 2 * kv_heads) * (head_dim // 2 // width)
-    threads = block_threads(items)
+    columns = head_dim // 2 // width
+    wanted = max(min(-(-all_heads // LOADS_OF_THREAD) * columns, MAX_THREADS), columns)
+    threads = -(-wanted // 32) * 32
+    heads_at_once = threads // columns
+    items = min(-(-all_heads // heads_at_once), LOADS_OF_THREAD)
     sizes = (heads, kv_heads, head_dim, axes["block_size"])
     return (
         Launch(
-            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}>",
-            grid=(axes["tokens"], -(-items // threads), 1),
+            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}, {items}>",
+            grid=(axes["tokens"], -(-all_heads // (heads_at_once * items)), 1),
             block=threads,
             scalars=tuple(np.int32(size) for size in sizes),
         ),
@@ -226,5 +236,9 @@ ROPE_APPEND = Kernel(
         Case("slot_0", _slot_0, {"q_size": 256}),
         _case("far_positions", Heads(2, 1, 64), [4000, 1023]),
         _case("attention_scaling", Heads(4, 2, 32), [7, 70], attention_scaling=1.25),
+    ),
+    benchmarks=tuple(
+        _case(name, model.heads, range(rows), one_sequence=True)
+        for name, model, rows in rowwise_sizes()
     ),
 )

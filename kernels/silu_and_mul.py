@@ -24,8 +24,9 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import block_threads, loads_of_thread, vector_width
 from .precision import quiet, store, widen
 
 
@@ -57,14 +58,15 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """One thread a vector; a token's row is split over blocks where it is long."""
+    """A block a part of a token's row."""
     inter = axes["inter"]
     width = vector_width(dtype, inter)
-    threads = block_threads(inter // width)
+    vectors = inter // width
+    threads, loads = block_threads(vectors, 128), loads_of_thread(axes["tokens"] * vectors, 2)
     return (
         Launch(
-            function=f"silu_and_mul<{CUDA_TYPES[dtype]}, {width}, {threads}>",
-            grid=(axes["tokens"], -(-(inter // width) // threads), 1),
+            function=f"silu_and_mul<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
+            grid=(axes["tokens"], -(-vectors // (threads * loads)), 1),
             block=threads,
             scalars=(np.int32(inter),),
         ),
@@ -103,5 +105,8 @@ SILU_AND_MUL = Kernel(
         Case("small_scale", _inputs(3, 96, 0.05)),
         Case("large_scale", _inputs(3, 96, 10.0)),
         Case("extreme_gates", _extreme_gates),
+    ),
+    benchmarks=tuple(
+        Case(name, _inputs(rows, model.inter)) for name, model, rows in rowwise_sizes()
     ),
 )
