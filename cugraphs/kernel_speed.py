@@ -22,6 +22,7 @@ SMALL_BYTES = 32 << 20  # below, launches weigh more than memory: times are told
 _READ_BYTES = 4 << 30  # many times any card's L2 cache
 _READ_BLOCKS = (8, 16, 32)  # of a multiprocessor; the fastest counts
 _MATRIX_DTYPE = "bfloat16"
+_PATTERN = 1 << 21  # random numbers, repeated over the memory
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -112,7 +113,7 @@ def measure_ceilings(timer: LaunchTimer) -> Ceilings:
         )
     memory = device.allocate_bytes(nbytes)
     # Random: zeros would take less power, and so run faster.
-    numbers = np.random.default_rng(0).standard_normal(1 << 21, np.float32)
+    numbers = np.random.default_rng(0).standard_normal(_PATTERN, np.float32)
     _fill(timer, memory, numbers.astype(DTYPES[_MATRIX_DTYPE]).view(np.uint8))
 
     matrices = [
@@ -244,7 +245,9 @@ def _fill(timer: LaunchTimer, memory: Any, pattern: Array) -> None:  # noqa: ANN
     timer.device.write(memory[:filled], pattern)
     while filled < memory.nbytes:
         count = min(filled, memory.nbytes - filled)
-        memory[filled : filled + count].data.copy_from_device_async(memory.data, count, stream)
+        memory[filled : filled + count].data.copy_from_device_async(
+            memory[:count].data, count, stream
+        )
         filled += count
 
 
