@@ -70,6 +70,43 @@ READ_BANDWIDTH = Kernel(
     launches=_read_launches,
 )
 
+# ------------------------------------------------------------------------------------------ copy
+
+
+def _same(x: Array) -> tuple[Array]:
+    """A copy."""
+    return (x.copy(),)
+
+
+def _copy_cost(axes: Axes, dtype: str) -> Cost:
+    return Cost(8 * axes["elements"], 0)
+
+
+def _copy_launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    vectors = axes["elements"] // 4
+    return (
+        Launch(
+            function=f"copy_bandwidth<{_THREADS}>",
+            grid=(-(-vectors // (4 * _THREADS)), 1, 1),
+            block=_THREADS,
+            scalars=(np.int64(vectors),),
+        ),
+    )
+
+
+COPY_BANDWIDTH = Kernel(
+    name="copy_bandwidth",
+    operands=(
+        Operand("out", ("elements",), "float32", Access.WRITE),
+        Operand("x", ("elements",), "float32"),
+    ),
+    reference=_same,
+    cost=_copy_cost,
+    cases=(Case("several_blocks", _whole_numbers),),
+    source=Path(__file__).with_name("copy_bandwidth.cu"),
+    launches=_copy_launches,
+)
+
 # ----------------------------------------------------------------------------------------- empty
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.buffer_assignment import ALIGNMENT_BYTES
-from cugraphs.card_kernels import EMPTY, MATRIX_PRODUCT, READ_BANDWIDTH
+from cugraphs.card_kernels import COPY_BANDWIDTH, EMPTY, MATRIX_PRODUCT, READ_BANDWIDTH
 from cugraphs.kernel import DTYPES, Array, ArrayType, Case, Cost, Kernel, MatrixProduct
 from cugraphs.launch import Prepared, prepare
 from cugraphs.launch_timing import LaunchTimer
@@ -130,9 +130,9 @@ def measure_ceilings(timer: LaunchTimer) -> Ceilings:
     for blocks in (count * device.multiprocessors for count in _READ_BLOCKS):
         operands, attrs = [sums[:blocks], memory.view(np.float32)], {"blocks": blocks}
         read_s.append(_seconds(timer, _prepare(timer, READ_BANDWIDTH, operands, attrs, None)))
-    half = nbytes // 2
-    target, source = memory[:half].data, memory[half:].data
-    copy_s = _seconds(timer, [lambda: target.copy_from_device_async(source, half, device.stream)])
+    half = nbytes // 32 * 16
+    halves = [memory[:half].view(np.float32), memory[half : 2 * half].view(np.float32)]
+    copy_s = _seconds(timer, _prepare(timer, COPY_BANDWIDTH, halves, {}, None))
     nothing = device.zero_bytes(4 * device.multiprocessors).view(np.int32)
     empty_s = _seconds(timer, _prepare(timer, EMPTY, [nothing], {}, None))
     return Ceilings(

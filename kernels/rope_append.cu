@@ -6,7 +6,7 @@
 // In float32, rounded to T once, at the store; v is copied. kWidth elements of both halves of a head
 // are an item, and kWidth divides head_dim/2. blockIdx.x is the token, blockIdx.y the part of its
 // heads. A thread stays on one column, whose cosines and sines it reads once, and goes through kItems
-// heads, all loaded before the first is rotated. A dead row's position and qkv are not read.
+// heads, all loaded before the first is rotated. A dead row's position and qkv may hold anything.
 #include "common.cuh"
 
 template <typename T, int kWidth, int kThreads, int kItems>
@@ -31,20 +31,10 @@ __global__ void __launch_bounds__(kThreads, 1) rope_append(
   const int first_head = blockIdx.y * kItems * heads_at_once + place;
   const int all_heads = heads + 2 * kv_heads;
   const long long token = blockIdx.x;
-  const int slot = slot_mapping[token];
-  Vector* q_row = reinterpret_cast<Vector*>(q) + token * heads * 2 * half + column;
+  const int slot = slot_mapping[token], position = positions[token];
 
-  if (slot < 0) {
-    for (int u = 0; u < kItems; ++u) {
-      const int head = first_head + u * heads_at_once;
-      if (head < heads) {
-        q_row[head * 2 * half] = q_row[head * 2 * half + half] = zeros<T, kWidth>();
-      }
-    }
-    return;
-  }
-
-  const Vector* source = reinterpret_cast<const Vector*>(qkv) + token * all_heads * 2 * half + column;
+  const Vector* source =
+      reinterpret_cast<const Vector*>(qkv) + token * all_heads * 2 * half + column;
   Vector a[kItems], b[kItems];
 #pragma unroll
   for (int u = 0; u < kItems; ++u) {
@@ -54,7 +44,18 @@ __global__ void __launch_bounds__(kThreads, 1) rope_append(
       b[u] = source[head * 2 * half + half];
     }
   }
-  const Angles* angles = reinterpret_cast<const Angles*>(cos_sin) + positions[token] * 2LL * half;
+
+  Vector* q_row = reinterpret_cast<Vector*>(q) + token * heads * 2 * half + column;
+  if (slot < 0) {
+    for (int u = 0; u < kItems; ++u) {
+      const int head = first_head + u * heads_at_once;
+      if (head < heads) {
+        q_row[head * 2 * half] = q_row[head * 2 * half + half] = zeros<T, kWidth>();
+      }
+    }
+    return;
+  }
+  const Angles* angles = reinterpret_cast<const Angles*>(cos_sin) + position * 2LL * half;
   const Angles cosines = angles[column], sines = angles[column + half];
 
   const long long block = slot / block_size, offset = slot % block_size;

@@ -11,7 +11,7 @@ import pytest
 from conftest import needs_compiler
 
 from cugraphs import kernel_speed, launch_timing
-from cugraphs.card_kernels import EMPTY, MATRIX_PRODUCT, READ_BANDWIDTH
+from cugraphs.card_kernels import COPY_BANDWIDTH, EMPTY, READ_BANDWIDTH
 from cugraphs.kernel import DTYPES, ArrayType, Case, Cost
 from cugraphs.kernel_speed import (
     Ceilings,
@@ -31,7 +31,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", [READ_BANDWIDTH, EMPTY], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [READ_BANDWIDTH, COPY_BANDWIDTH, EMPTY], ids=lambda kernel: kernel.name)
 def test_the_kernels_of_the_ceilings_are_proven(kernel):
     assert_kernel(kernel, stages=["compile", "emulate"])
 
@@ -224,9 +224,10 @@ def test_ceilings_follow_from_the_times(device, monkeypatch):
     per_run_s = (1e-6 + 200 * 10e-6) / 200
     assert ceilings.empty_s == pytest.approx(per_run_s)
     assert ceilings.read_bytes_per_s == pytest.approx(nbytes / per_run_s)
+    assert ceilings.copy_bytes_per_s == pytest.approx(nbytes / per_run_s)
     assert ceilings.flops_per_s == pytest.approx(2 * matrix**3 / per_run_s)
     names = {name for name, _ in device.launched}
-    assert names == {READ_BANDWIDTH.name, EMPTY.name, MATRIX_PRODUCT.name}
+    assert names == {"read_bandwidth", "copy_bandwidth", "empty", "matrix_product"}
 
 
 def test_too_little_memory_for_ceilings_is_one_line(device):
