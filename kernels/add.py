@@ -22,7 +22,7 @@ from cugraphs.kernel import (
 
 from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
-from .launch_shapes import block_threads, loads_of_thread, vector_width
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
 
 
@@ -47,15 +47,14 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """A block a tile of the flat arrays."""
+    """One thread a vector of the flat arrays."""
     elements = axes["tokens"] * axes["hidden"]
     width = vector_width(dtype, axes["hidden"])
-    vectors = elements // width
-    threads, loads = block_threads(vectors), loads_of_thread(vectors)
+    threads = block_threads(elements // width)
     return (
         Launch(
-            function=f"add<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
-            grid=(-(-vectors // (threads * loads)), 1, 1),
+            function=f"add<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(-(-(elements // width) // threads), 1, 1),
             block=threads,
             scalars=(np.int64(elements),),
         ),

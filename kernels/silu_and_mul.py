@@ -26,7 +26,7 @@ from cugraphs.kernel import (
 
 from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
-from .launch_shapes import block_threads, loads_of_thread, vector_width
+from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
 
 
@@ -58,15 +58,14 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """A block a part of a token's row."""
+    """One thread a vector; a token's row is split over blocks where it is long."""
     inter = axes["inter"]
     width = vector_width(dtype, inter)
-    vectors = inter // width
-    threads, loads = block_threads(vectors, 128), loads_of_thread(axes["tokens"] * vectors, 2)
+    threads = block_threads(inter // width)
     return (
         Launch(
-            function=f"silu_and_mul<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
-            grid=(axes["tokens"], -(-vectors // (threads * loads)), 1),
+            function=f"silu_and_mul<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            grid=(axes["tokens"], -(-(inter // width) // threads), 1),
             block=threads,
             scalars=(np.int32(inter),),
         ),
