@@ -106,6 +106,7 @@ EMBEDDING = Kernel(
         Case("only_dead_rows", _inputs(20, 8, [-1, -1])),
         Case("wide", _inputs(7, 4096, [6, 0, 3])),
         Case("partial_block", _inputs(7, 2568, [6, -1, 3])),
+        Case("two_blocks_a_row", _inputs(7, 9000, [6, -1, 3])),
     ),
     benchmarks=tuple(
         Case(name, _distinct(rows, model.hidden)) for name, model, rows in rowwise_sizes()
