@@ -29,6 +29,8 @@ from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, int32, normal
 from .launch_shapes import LOADS_OF_THREAD, block_threads, vector_width
 
+MANY_TOKENS = 1024  # of prefill
+
 
 def reference(token_ids: Array, table: Array) -> tuple[Array]:
     """Gather rows of a table.
@@ -55,12 +57,16 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """A block a token's row, or a part of it where it is long."""
+    """A block a token's row, or a part of it where it is long.
+
+    A thread has more loads under way where there are many tokens, since each waits for its id.
+    """
     hidden = axes["hidden"]
     width = vector_width(dtype, hidden)
     vectors = hidden // width
-    threads = block_threads(-(-vectors // LOADS_OF_THREAD))
-    loads = min(-(-vectors // threads), LOADS_OF_THREAD)
+    most = LOADS_OF_THREAD if axes["tokens"] < MANY_TOKENS else 2 * LOADS_OF_THREAD
+    threads = block_threads(-(-vectors // most))
+    loads = min(-(-vectors // threads), most)
     return (
         Launch(
             function=f"embedding<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
@@ -106,6 +112,7 @@ EMBEDDING = Kernel(
         Case("only_dead_rows", _inputs(20, 8, [-1, -1])),
         Case("wide", _inputs(7, 4096, [6, 0, 3])),
         Case("partial_block", _inputs(7, 2568, [6, -1, 3])),
+        Case("many_tokens", _inputs(7, 40, [*range(6, -1, -1)] * 147)),
         Case("two_blocks_a_row", _inputs(7, 9000, [6, -1, 3])),
     ),
     benchmarks=tuple(

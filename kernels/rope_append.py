@@ -137,15 +137,15 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
     all_heads = heads + 2 * kv_heads
     width = vector_width(dtype, head_dim // 2)
     columns = head_dim // 2 // width
-    wanted = max(min(-(-all_heads // LOADS_OF_THREAD) * columns, MAX_THREADS), columns)
-    threads = -(-wanted // 32) * 32
+    wanted = min(-(-all_heads // LOADS_OF_THREAD) * columns, MAX_THREADS)
+    threads = -(-max(wanted, columns) // 32) * 32
     heads_at_once = threads // columns
-    items = min(-(-all_heads // heads_at_once), LOADS_OF_THREAD)
+    heads_of_thread = min(-(-all_heads // heads_at_once), LOADS_OF_THREAD)
     sizes = (heads, kv_heads, head_dim, axes["block_size"])
     return (
         Launch(
-            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}, {items}>",
-            grid=(axes["tokens"], -(-all_heads // (heads_at_once * items)), 1),
+            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}, {heads_of_thread}>",
+            grid=(axes["tokens"], -(-all_heads // (heads_at_once * heads_of_thread)), 1),
             block=threads,
             scalars=tuple(np.int32(size) for size in sizes),
         ),
@@ -227,8 +227,9 @@ ROPE_APPEND = Kernel(
         _case("head_dim_8", Heads(8, 4, 8), [0, 9, 100]),
         _case("head_dim_80", Heads(6, 2, 80), [13, 2]),
         _case("head_dim_2", Heads(4, 2, 2), [13, 2]),
-        # More heads than one block moves.
+        # More heads than a block moves at once; more than it moves at all.
         _case("wide", Heads(32, 8, 128), [3, 40, None]),
+        _case("many_heads", Heads(272, 2, 64), [3, None]),
         _case("block_size_8", Heads(4, 2, 64), [6, 7, 8, 23], block_size=8),
         _case("chunk_over_blocks", Heads(9, 3, 64), range(11, 45), one_sequence=True),
         _case("dead_rows", Heads(4, 2, 64), [None, 9, None, 33, None]),

@@ -296,43 +296,41 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "rotated the other way",
             "x * cosines.v[k] - y * sines.v[k]);\n"
-            "      b.v[k] = from_float<T>(y * cosines.v[k] + x",
+            "        second.v[k] = from_float<T>(y * cosines.v[k] + x",
             "x * cosines.v[k] + y * sines.v[k]);\n"
-            "      b.v[k] = from_float<T>(y * cosines.v[k] - x",
+            "        second.v[k] = from_float<T>(y * cosines.v[k] - x",
         ),
         (
             "the second half reads the rotated first one",
             "y * cosines.v[k] + x * sines",
-            "y * cosines.v[k] + to_float(a.v[k]) * sines",
+            "y * cosines.v[k] + to_float(first.v[k]) * sines",
         ),
         (
             "pairs are neighbours, as in GPT-J",
-            "a = source[column], b = source[column + half]",
-            "a = source[2 * column], b = source[2 * column + 1]",
+            "a[u] = source[head * 2 * half];\n      b[u] = source[head * 2 * half + half];",
+            "a[u] = source[head * 2 * half + column];\n"
+            "      b[u] = source[head * 2 * half + column + 1];",
         ),
-        ("v is rotated too", "if (head < heads + kv_heads) {", "{"),
-        ("k is not rotated", "if (head < heads + kv_heads) {", "if (head < heads) {"),
+        ("v is rotated too", "if (is_rotated) {", "{"),
+        (
+            "k is not rotated",
+            "is_rotated = head < heads + kv_heads;",
+            "is_rotated = head < heads;",
+        ),
         (
             "k and v stored in each other's cache",
-            "is_key ? k_cache : v_cache",
-            "is_key ? v_cache : k_cache",
+            "is_rotated ? k_cache : v_cache",
+            "is_rotated ? v_cache : k_cache",
         ),
-        ("v of a dead row is stored", "if (slot < 0) return;", ""),
+        ("k and v of a dead row are stored", "    return;\n  }\n\n", "  }\n\n"),
         (
             "q of a dead row is left as it was",
-            "target[column] = target[column + half] = zeros<T, kWidth>();\n",
+            "        q_row[head * 2 * half] = Raw{};\n"
+            "        q_row[head * 2 * half + half] = Raw{};\n",
             "",
         ),
-        (
-            "half of a dead row's q is left",
-            "target[column] = target[column + half] = zeros",
-            "target[column] = zeros",
-        ),
-        (
-            "slot 0 is taken for a dead row",
-            "    if (slot < 0) return;",
-            "    if (slot <= 0) return;",
-        ),
+        ("half of a dead row's q is left", "        q_row[head * 2 * half + half] = Raw{};\n", ""),
+        ("slot 0 is taken for a dead row", "if (slot < 0) {", "if (slot <= 0) {"),
         (
             "heads and offsets of a block swapped",
             "(block * kv_heads + kv_head) * block_size + offset)",
@@ -348,8 +346,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "slot / block_size, offset = slot % block_size",
             "slot / 16, offset = slot % 16",
         ),
-        ("angles of the row, not of the position", "positions[token] * 2LL", "token * 2LL"),
-        ("angles of half the position", "positions[token] * 2LL * half", "positions[token] * half"),
+        ("angles of the row, not of the position", "position * 2LL", "token * 2LL"),
+        ("angles of half the position", "position * 2LL * half", "position * half"),
         (
             "products rounded",
             "from_float<T>(x * cosines.v[k] -",
@@ -357,28 +355,45 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "v's columns not counted in a row",
-            "(token * (heads + 2 * kv_heads) + head)",
-            "(token * (heads + kv_heads) + head)",
+            "+ token * all_heads * 2 * half",
+            "+ token * (heads + kv_heads) * 2 * half",
         ),
         (
             "half a head taken for a power of two",
-            "column = item % half",
-            "column = item & (half - 1)",
+            "column = threadIdx.x % half",
+            "column = threadIdx.x & (half - 1)",
         ),
+        ("threads after the last whole head take part", "if (place >= heads_at_once) return;", ""),
         (
             "the block's part of the heads ignored",
-            "blockIdx.y * kThreads + threadIdx.x",
-            "threadIdx.x",
+            "blockIdx.y * (kHeads * heads_at_once) + place",
+            "place",
         ),
+        ("a thread's heads side by side", "+ place;\n", "+ place * kHeads;\n"),
         (
             "the last KV head is left out",
-            "if (head >= heads + 2 * kv_heads) return;",
-            "if (head >= heads + 2 * kv_heads - 1) return;",
+            "if (head >= all_heads) return;",
+            "if (head >= all_heads - 1) return;",
         ),
+        ("heads after the last are read", "if (head < all_heads) {", "{"),
         (
             "heads of k and v taken in turns",
-            "head - heads - (is_key ? 0 : kv_heads)",
+            "head - heads - (is_rotated ? 0 : kv_heads)",
             "(head - heads) / 2",
+        ),
+    ),
+    *_bugs(
+        "rope_append",
+        "rope_append.py",
+        (
+            "a head too few taken by a thread",
+            "min(-(-all_heads // heads_at_once), LOADS_OF_THREAD)",
+            "min(max(1, all_heads // heads_at_once), LOADS_OF_THREAD)",
+        ),
+        (
+            "grid rounded down: the last heads are missing",
+            "-(-all_heads // (heads_at_once * heads_of_thread))",
+            "max(1, all_heads // (heads_at_once * heads_of_thread))",
         ),
     ),
     # ----------------------------------------------------------------------------------- linear
