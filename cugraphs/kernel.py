@@ -270,6 +270,7 @@ class Kernel:
             and belongs to the next op afterwards.
         benchmarks: sizes at which its time matters, for ``cugraphs check --bench``; too large to
             be proven on.
+        is_attention: piecewise graphs are cut here, and it runs between them at its real sizes.
     """
 
     name: str
@@ -282,6 +283,7 @@ class Kernel:
     launches: Callable[..., tuple[Launch | MatrixProduct, ...]] | None = None
     workspace: Callable[..., int] | None = None
     benchmarks: tuple[Case, ...] = ()
+    is_attention: bool = False
 
     def __post_init__(self) -> None:
         """Refuse operands that the rest of the project could not follow."""

@@ -130,7 +130,8 @@ def probe_cublaslt_capture(probe):
                 for shape in ((m, k), (n, k), n)
             )
             out = cupy.full((m, n), cupy.nan, bits)
-        plan = lt.plan(MatrixShape(m, n, k, dtype, has_bias=True), bias.data.ptr)
+        shape = MatrixShape(m, n, k, dtype, has_bias=True)
+        plan = lt.plan(shape, bias.data.ptr, stream=probe.stream.ptr)
         probe.stream.synchronize()
 
         def refuse(size):
