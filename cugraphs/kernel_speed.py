@@ -122,8 +122,8 @@ def measure_ceilings(timer: LaunchTimer) -> Ceilings:
         .reshape(MATRIX_SIZE, MATRIX_SIZE)
         for first in range(0, 3 * matrix_bytes, matrix_bytes)
     ]
-    # It overwrites the first matrix. Two in a row: after some milliseconds of them an H200 draws all
-    # the power that it may, and slows down by 13 %.
+    # It overwrites the first matrix. Two in a row: after some milliseconds of them an H200 draws
+    # all the power that it may, and slows down by 13 %.
     workspace = device.allocate_bytes(MatrixProduct.workspace_bytes)
     product = _prepare(timer, MATRIX_PRODUCT, matrices, {}, workspace)
     timer.chain_runs(product)  # brings the clocks up

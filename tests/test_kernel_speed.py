@@ -31,7 +31,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", [READ_BANDWIDTH, COPY_BANDWIDTH, EMPTY], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [READ_BANDWIDTH, COPY_BANDWIDTH, EMPTY], ids=lambda kernel: kernel.name
+)
 def test_the_kernels_of_the_ceilings_are_proven(kernel):
     assert_kernel(kernel, stages=["compile", "emulate"])
 
@@ -223,9 +225,9 @@ def test_ceilings_follow_from_the_times(device, monkeypatch):
     ceilings = measure_ceilings(LaunchTimer(device))
     per_run_s = (1e-6 + 200 * 10e-6) / 200
     assert ceilings.empty_s == pytest.approx(per_run_s)
-    assert ceilings.read_bytes_per_s == pytest.approx(nbytes / per_run_s)
-    assert ceilings.copy_bytes_per_s == pytest.approx(nbytes / per_run_s)
-    assert ceilings.flops_per_s == pytest.approx(2 * matrix**3 / ((1e-6 + 2 * 10e-6) / 2))
+    assert ceilings.read_bytes_per_s == pytest.approx(nbytes / per_run_s, rel=1e-4)
+    assert ceilings.copy_bytes_per_s == pytest.approx(nbytes / per_run_s, rel=1e-4)
+    assert ceilings.flops_per_s == pytest.approx(2 * matrix**3 / ((1e-6 + 2 * 10e-6) / 2), rel=1e-4)
     names = {name for name, _ in device.launched}
     assert names == {"read_bandwidth", "copy_bandwidth", "empty", "matrix_product"}
 
