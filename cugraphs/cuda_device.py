@@ -189,6 +189,12 @@ class CudaDevice:
         """Streaming multiprocessors of the GPU."""
         return int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
 
+    @property
+    def l2_cache_bytes(self) -> int:
+        """Size of the GPU's L2 cache."""
+        properties = self._cupy.cuda.runtime.getDeviceProperties(self._cupy.cuda.Device().id)
+        return int(properties["l2CacheSize"])
+
     def allocate_bytes(self, nbytes: int) -> Any:  # noqa: ANN401 - CuPy has no types
         """A uint8 array straight from the driver, without CuPy's pool. Raises MemoryError."""
         cupy = self._cupy

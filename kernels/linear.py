@@ -29,6 +29,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MATRICES
 from .case_arrays import Make, normal
 from .launch_shapes import vector_width
 from .precision import quiet, store, widen
@@ -158,5 +159,15 @@ LINEAR = Kernel(
         Case("batch_invariant", _inputs(9, 100, 33), {"batch_invariant": True}),
         Case("batch_invariant_tiles", _inputs(19, 1304, 21, bias=True), {"batch_invariant": True}),
         Case("batch_invariant_bias", _inputs(2, 64, 50, bias=True), {"batch_invariant": True}),
+    ),
+    benchmarks=tuple(
+        Case(
+            f"8b_{matrix}_{rows}_row{'s' * (rows > 1)}{'_invariant' * invariant}",
+            _inputs(rows, in_features, out_features),
+            {"batch_invariant": invariant},
+        )
+        for matrix, (out_features, in_features) in MATRICES.items()
+        for rows in (1, 16, 64, 256)
+        for invariant in (False, True)
     ),
 )
