@@ -30,6 +30,16 @@ class CudaGraph:
         """Queue what the first replay would otherwise do first."""
         self._graph.upload(self._stream)
 
+    @property
+    def num_nodes(self) -> int:
+        """Launches, copies and fills in it."""
+        from cuda.bindings import driver
+
+        error, _, count = driver.cuGraphGetNodes(self._pointer(driver), 0)
+        if error:
+            raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
+        return int(count)
+
     def node_kinds(self) -> Counter[str]:
         """How many nodes there are of each kind: ``kernel``, ``memset``, ``mem_alloc``."""
         from cuda.bindings import driver
@@ -50,13 +60,13 @@ class CudaGraph:
     def _nodes(self) -> list[Any]:
         from cuda.bindings import driver
 
-        graph = driver.CUgraph(int(self._graph.graph))
-        error, _, count = driver.cuGraphGetNodes(graph, 0)
-        if not error:
-            error, nodes, count = driver.cuGraphGetNodes(graph, count)
+        error, nodes, count = driver.cuGraphGetNodes(self._pointer(driver), self.num_nodes)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return list(nodes[:count])
+
+    def _pointer(self, driver: Any) -> Any:  # noqa: ANN401
+        return driver.CUgraph(int(self._graph.graph))
 
 
 def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
