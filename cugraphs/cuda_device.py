@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,15 +154,17 @@ class CudaDevice:
     uses_workspace = True
     has_graphs = True
 
-    def __init__(self, *, allow_tf32: bool = False) -> None:
+    def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
         """Take the current device.
 
         Args:
             allow_tf32: let float32 matrix products round their operands to TF32.
+            tuning_table: a file of ``cugraphs tune``; None takes what there is for this GPU.
 
         Raises:
             CudaUnavailable: as :func:`check_cuda`.
             RuntimeError: cuBLASLt is not installed.
+            ValueError: a tuning table cannot be read.
         """
         self.gpu_name = check_cuda()
         import cupy
@@ -169,7 +172,9 @@ class CudaDevice:
         self._cupy: Any = cupy
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
-        self.cublaslt = CublasLt(allow_tf32=allow_tf32)
+        self.cublaslt = CublasLt(
+            allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
+        )
 
     @property
     def free_bytes(self) -> int:

@@ -150,8 +150,8 @@ class Device(Protocol):
             poison: fill temporaries with NaN bytes after their last use.
         """
 
-    def capture(self, run: Run) -> Replay | None:
-        """Record what ``run`` queues as one graph; None where the device has none.
+    def capture(self, run: Run) -> Replay:
+        """Record what ``run`` queues as one graph, on a device that has graphs.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -271,9 +271,9 @@ class CpuDevice:
         """Run the references."""
         return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
 
-    def capture(self, run: Run) -> Replay | None:
+    def capture(self, run: Run) -> Replay:
         """The CPU has no graphs."""
-        return None
+        raise CaptureError("the CPU has no graphs")
 
     def address(self, array: Array) -> int:
         """NumPy's."""

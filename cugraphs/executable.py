@@ -187,16 +187,15 @@ class Executable:
             piece()
         return bound.outputs
 
-    def capture(self, sizes: Sizes) -> Replay | None:
-        """Capture the whole step at these sizes as one graph; None where the device has none.
+    def capture(self, sizes: Sizes) -> Replay:
+        """Capture the whole step at these sizes as one graph, on a device that has graphs.
 
         Raises:
             CaptureError: the capture failed; the step still runs eagerly.
         """
         bound = self.bind(sizes)
         bound.graph = self._device.capture(partial(_run_all, bound.ops))
-        if bound.graph is not None:
-            bound.pieces = (bound.graph.launch,)
+        bound.pieces = (bound.graph.launch,)
         return bound.graph
 
     def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
@@ -211,9 +210,7 @@ class Executable:
         bound = self.bind(sizes)
         graphs = {}
         for begin, end in pieces_of(self.planned.program, axis):
-            graph = self._device.capture(partial(_run_all, bound.ops[begin:end]))
-            if graph is not None:
-                graphs[begin] = (end, graph)
+            graphs[begin] = (end, self._device.capture(partial(_run_all, bound.ops[begin:end])))
         self._graphs[axis, sizes[axis]] = graphs
         bound.pieces = self._pieces(bound.ops, sizes)
         return [graph for _, graph in graphs.values()]

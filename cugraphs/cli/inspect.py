@@ -18,7 +18,7 @@ from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.device import CpuDevice
-from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, kv_bytes_available, plan_kv_cache
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, gpu_spec
 from cugraphs.kv_cache import KVCacheShape
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         if not 1 <= value <= high:
             raise ValueError(f"inspect: --{name} is {value}, expected 1 to {high}")
     dtype = args.dtype or ("float32" if gpu is None else config.dtype)
-    kv_bytes = kv_bytes_available(CpuDevice(), config, dtype)
+    kv_bytes = MemoryBudget().kv_bytes(CpuDevice())
     cache = plan_kv_cache(config, dtype, max_model_len, args.batch, None, kv_bytes)
     plan = StepPlan(
         Llama(config, dtype),

@@ -37,6 +37,16 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
+    parser.add_argument(
+        "--allow-tf32",
+        action="store_true",
+        help="float32 matrix products may round their operands to TF32 on a GPU",
+    )
+    parser.add_argument(
+        "--tuning-table",
+        metavar="FILE",
+        help="a table of `cugraphs tune` (default: what is found for the GPU)",
+    )
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
     parser.add_argument("--num-kv-blocks", type=int, metavar="N", help="blocks of 16 tokens")
     parser.add_argument(
@@ -99,5 +109,7 @@ def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bo
             max_num_seqs=max_num_seqs,
             num_kv_blocks=args.num_kv_blocks,
             batch_invariant=batch_invariant,
+            allow_tf32=args.allow_tf32,
+            tuning_table=args.tuning_table,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
