@@ -9,18 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cugraphs.compiled_step import CompiledStep as CompiledStep
+    from cugraphs.compiled_step import compile as compile
     from cugraphs.llm import LLM as LLM
     from cugraphs.outputs import CompletionOutput as CompletionOutput
     from cugraphs.outputs import RequestOutput as RequestOutput
     from cugraphs.sampling_params import SamplingParams as SamplingParams
 
 _HOME = {
+    "CompiledStep": "cugraphs.compiled_step",
+    "compile": "cugraphs.compiled_step",
     "LLM": "cugraphs.llm",
     "CompletionOutput": "cugraphs.outputs",
     "RequestOutput": "cugraphs.outputs",
     "SamplingParams": "cugraphs.sampling_params",
 }
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "CompiledStep",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "compile",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - classes of any type
