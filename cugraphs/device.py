@@ -41,7 +41,7 @@ class Replay(Protocol):
         """Copies from or to host memory that is not pinned."""
 
     def dot(self) -> str:
-        """The graph in Graphviz's language."""
+        """It in Graphviz's language, with each node's parameters."""
 
 
 class InputStaging(Protocol):

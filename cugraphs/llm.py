@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.bucketed_step import StepCounts
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device_choice import (
@@ -19,6 +21,7 @@ from cugraphs.device_choice import (
 )
 from cugraphs.engine import Engine
 from cugraphs.ladder import Ladder, OffLadder
+from cugraphs.memory_map import MemoryMap
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
@@ -29,6 +32,8 @@ from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.tokenizer import Tokenizer
+
+_log = logging.getLogger("cugraphs")
 
 MAX_NUM_BATCHED_TOKENS = 2048  # of a step, where max_num_seqs is not larger
 
@@ -133,6 +138,8 @@ class LLM:
             mode=check_graph_mode(graph_mode),
             memory_bytes=budget.device_bytes(self.device),
         )
+        if not self.device.shares_host_memory:
+            _log.info(_memory_notice(self.runner))
         self.engine = Engine(
             self.runner,
             self.tokenizer,
@@ -140,6 +147,15 @@ class LLM:
             max_num_seqs=max_num_seqs,
             seed=seed,
         )
+
+    def memory_map(self) -> MemoryMap:
+        """Where the device's memory went: print it."""
+        return self.runner.memory_map()
+
+    @property
+    def counts(self) -> StepCounts:
+        """Graphs captured and replayed, padding rows, eager steps and why, since the start."""
+        return self.runner.counts
 
     def generate(
         self,
@@ -286,6 +302,16 @@ class LLM:
             max_num_batched_tokens=tokens,
             ladder=ladder,
         )
+
+
+def _memory_notice(runner: ModelRunner) -> str:
+    """What was captured, and what is left for the KV cache."""
+    blocks, cache = runner.num_kv_blocks, runner.plan.cache
+    return (
+        f"{runner.counts.captures} graphs in {runner.capture_seconds:.2f} s and "
+        f"{runner.graph_bytes / 2**20:.0f} MiB; KV cache {runner.kv_bytes / 2**30:.2f} GiB: "
+        f"{blocks:,} blocks, {(blocks - 1) * cache.block_size:,} tokens at once"
+    )
 
 
 class TextStream(Iterator[str]):
