@@ -64,8 +64,7 @@ def compile(
         off_ladder: what a batch above the largest bucket does: "split" into several replays, run
             "eager", or be an "error".
         graphs: capture, on a device that can; False runs every kernel from Python.
-        allow_rounding: round what is given in a wider dtype than declared; it is an error
-            otherwise.
+        allow_rounding: round values that the declared dtype does not have; an error otherwise.
         poison: fill outputs with NaN bytes before a step, and temporaries after their last use.
         debug: check before every step that no weight or state was replaced.
 

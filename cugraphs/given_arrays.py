@@ -22,8 +22,7 @@ def checked(who: str, values: object, type_: ArrayType, *, allow_rounding: bool 
         allow_rounding: as of :func:`lossless`.
 
     Raises:
-        ValueError: another shape, or an integer that does not fit.
-        TypeError: a dtype that cannot be converted without loss.
+        TypeError, ValueError: it has another shape, or a value that is not in the dtype.
     """
     array = np.asarray(values)
     check_shape(who, array, type_)
@@ -43,51 +42,43 @@ def check_shape(who: str, array: Array, type_: ArrayType) -> None:
 def lossless(who: str, array: Array, dtype: str, *, allow_rounding: bool = False) -> Array:
     """The array in ``dtype``: itself, or a copy that holds the same values.
 
-    Integers are looked at: NumPy makes int64 of every list, and small ones fit anywhere. Floats
-    are converted to a wider dtype only.
+    The values are looked at, because NumPy makes int64 of every list and float64 of ``zeros``.
 
     Args:
         who: names the buffer in errors.
         array: of any dtype.
         dtype: the one that is wanted.
-        allow_rounding: also convert floats to a narrower dtype, and integers to the nearest float.
+        allow_rounding: give the nearest float where it is not the same.
 
     Raises:
-        ValueError: an integer does not fit.
-        TypeError: the dtype would lose something, or is no number's.
+        ValueError: a value is not in ``dtype``.
+        TypeError: it is no dtype of numbers, or one of floats where integers are wanted.
     """
     wanted = DTYPES[dtype]
     if array.dtype == wanted:
         return array
-    if array.dtype.kind in "iub":
-        if wanted.kind in "iu":
-            limits = np.iinfo(wanted)
-            fits = not array.size or (array.min() >= limits.min and array.max() <= limits.max)
-            problem = f"all of them from {limits.min} to {limits.max}"
-        else:
-            fits = allow_rounding or _same_after(array, wanted)
-            problem = f"none that {dtype} rounds; allow_rounding=True rounds them"
-        if not fits:
-            raise ValueError(f"{who} holds integers ({array.dtype}), expected {problem}")
-    elif not (_is_float(array.dtype) and _is_float(wanted)):
+    is_integer = array.dtype.kind in "iub"
+    if not (is_integer or (_is_float(array.dtype) and _is_float(wanted))):
         raise TypeError(f"{who} is {array.dtype}, expected {dtype}")
-    elif not (allow_rounding or np.can_cast(array.dtype, wanted, "safe")):
-        raise TypeError(
-            f"{who} is {array.dtype}, expected {dtype}: it would be rounded; pass {dtype}, "
-            "or allow_rounding=True"
+    if wanted.kind in "iu":
+        limits = np.iinfo(wanted)
+        if array.size and not (array.min() >= limits.min and array.max() <= limits.max):
+            raise ValueError(
+                f"{who} is {array.dtype} with values from {array.min()} to {array.max()}, expected "
+                f"{dtype}, from {limits.min} to {limits.max}"
+            )
+        return array.astype(wanted)
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats = array.astype(wanted)
+        back = floats.astype(np.float64).astype(array.dtype)
+    finite = np.isfinite(floats) if is_integer else True
+    if not (allow_rounding or (((back == array) & finite) | (array != array)).all()):
+        raise ValueError(
+            f"{who} is {array.dtype}, expected {dtype}, which would round its values; "
+            f"pass {dtype}, or allow_rounding=True"
         )
-    return array.astype(wanted)
+    return floats
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype == DTYPES["bfloat16"]
-
-
-def _same_after(integers: Array, wanted: np.dtype[Any]) -> bool:
-    """Whether a float dtype holds exactly these integers."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        floats = integers.astype(wanted)
-        exact = floats.astype(np.float64)  # wider than every float here
-        # A 64-bit integer may be rounded on its way to float64 too, so it is compared as integer.
-        back = exact.astype(integers.dtype)
-    return bool(np.isfinite(exact).all() and (back == integers).all())
