@@ -118,8 +118,15 @@ def _touches_pageable(driver: Any, node: Any) -> bool:  # noqa: ANN401
     error, copy = driver.cuGraphMemcpyNodeGetParams(node)
     if error:
         raise RuntimeError(f"CudaGraph: cuGraphMemcpyNodeGetParams fails with {error.name}")
-    host = driver.CUmemorytype.CU_MEMORYTYPE_HOST
-    pointers = [int(copy.srcHost)] * (copy.srcMemoryType == host)
-    pointers += [int(copy.dstHost)] * (copy.dstMemoryType == host)
+    ends = (
+        (copy.srcMemoryType, copy.srcHost, copy.srcDevice),
+        (copy.dstMemoryType, copy.dstHost, copy.dstDevice),
+    )
+    kinds, pointers = driver.CUmemorytype, []
+    for kind, host, unified in ends:
+        if kind == kinds.CU_MEMORYTYPE_HOST:
+            pointers.append(int(host))
+        elif kind == kinds.CU_MEMORYTYPE_UNIFIED:  # the driver is to find out by the address
+            pointers.append(int(unified))
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     return any(driver.cuPointerGetAttribute(attribute, pointer)[0] for pointer in pointers)

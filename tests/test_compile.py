@@ -6,15 +6,18 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from random_programs import MAX_ROWS, assert_same_bits, make_arrays, plain_run, recipes
+from step_kernels import DOUBLED_BY_ROWS, SLOT_TOTALS
 from tiny_kernels import ACCUMULATE, DOUBLE, LIKELIEST, MAKE
 
 import cugraphs
 from cugraphs.device import CaptureError, CpuDevice
 from cugraphs.kernels import ADD, EMBEDDING, LINEAR
 from cugraphs.program import Kind
+from cugraphs.testing import assert_kernel
 
 WIDTH = 4
 
@@ -574,3 +577,9 @@ def test_ids_of_the_likeliest():
 
     out = compiled(step)(x=np.eye(WIDTH, dtype=np.float32)[[2, 0, 3]])["ids"]
     assert out.dtype == np.int32 and out.tolist() == [2, 0, 3]
+
+
+@needs_compiler
+@pytest.mark.parametrize("kernel", [SLOT_TOTALS, DOUBLED_BY_ROWS], ids=lambda kernel: kernel.name)
+def test_the_kernels_that_the_gpu_tests_bring(kernel):
+    assert_kernel(kernel, stages=["compile", "emulate"], dtypes=["float32", "bfloat16"])
