@@ -238,9 +238,11 @@ class CompiledStep:
             report = self.capture_report
             note = f"that the driver took for {len(report)} of them"
             parts.append(MemoryPart("graphs", report.driver_bytes, note))
-        # The CPU's memory is everybody's: what this step leaves of it says nothing.
-        total_bytes = None if self._device.shares_host_memory else self._device.total_bytes
-        return MemoryMap(tuple(parts), self.arena, total_bytes)
+        device = self._device
+        if device.shares_host_memory:  # everybody's: what this step leaves of it says nothing
+            return MemoryMap(tuple(parts), self.arena)
+        memory = MemoryMap(tuple(parts), self.arena, device.total_bytes)
+        return memory.with_rest(device.free_bytes)
 
     def _run(self, rows: int, given: Mapping[str, Array]) -> dict[str, Array]:
         """Queue one step on arrays that fit."""

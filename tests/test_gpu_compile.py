@@ -302,6 +302,7 @@ def test_graphs_hold_launches_and_nothing_else(device):
     assert "digraph" in dot and "slot_totals" in dot
     memory = step.memory_map()
     assert memory.total_bytes == device.total_bytes and "graphs" in str(memory)
+    assert memory.free_bytes == device.free_bytes
 
 
 def test_allocations_in_a_graph_are_found(device, cupy):
