@@ -583,3 +583,104 @@ def test_ids_of_the_likeliest():
 @pytest.mark.parametrize("kernel", [SLOT_TOTALS, DOUBLED_BY_ROWS], ids=lambda kernel: kernel.name)
 def test_the_kernels_that_the_gpu_tests_bring(kernel):
     assert_kernel(kernel, stages=["compile", "emulate"], dtypes=["float32", "bfloat16"])
+
+
+# --- a device with memory of its own, as a GPU has
+
+
+class DeviceArray(np.ndarray):
+    """An array that the host must not touch."""
+
+
+class Twins:
+    """Two host buffers in turn; a step that reads before they are sent finds NaN."""
+
+    def __init__(self, inputs):
+        self.inputs, self.current, self.num_sent = inputs, 0, 0
+        self.twins = tuple(np.full(inputs.nbytes, 0xFF, np.uint8) for _ in range(2))
+
+    def next(self):
+        return self.current
+
+    def send(self, nbytes):
+        self.inputs[:nbytes] = self.twins[self.current][:nbytes]
+        self.twins[self.current][...] = 0xFF
+        self.current, self.num_sent = 1 - self.current, self.num_sent + 1
+
+
+class SeparateDevice(CapturingDevice):
+    shares_host_memory = False
+
+    def allocate_bytes(self, nbytes):
+        return super().allocate_bytes(nbytes).view(DeviceArray)
+
+    def read(self, array):
+        assert isinstance(array, DeviceArray)
+        return np.array(array)
+
+    def owns(self, array):
+        return isinstance(array, DeviceArray)
+
+    def stage(self, inputs):
+        self.staging = Twins(inputs)
+        return self.staging
+
+
+def on_device(array):
+    return np.array(array).view(DeviceArray)
+
+
+def totals(t, rows):
+    x = t.input("x", (rows, WIDTH), "float32")
+    ids = t.input("ids", (rows,), "int32")
+    total = t.state("total", (6, WIDTH), "float32")
+    t.output(t.call(SLOT_TOTALS, total, x, ids), "out")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), min_size=1, max_size=6),
+    st.sampled_from(["split", "eager"]),
+)
+def test_arrays_of_the_device_are_as_good_as_host_arrays(calls, off_ladder):
+    options = {"buckets": [1, 4], "max_rows": 6, "off_ladder": off_ladder, "dead": {"ids": -1}}
+    state = {"total": np.zeros((6, WIDTH), np.float32)}
+    plain = cugraphs.compile(totals, device="cpu", state=state, **options)
+    own = {"total": on_device(state["total"])}
+    step = cugraphs.compile(totals, device=SeparateDevice(), state=own, poison=True, **options)
+    for seed, (rows, x_there, ids_there) in enumerate(calls):
+        x = floats(rows, seed)
+        ids = np.random.default_rng(seed).permutation(6)[:rows].astype(np.int32)
+        expected = plain(x=x, ids=ids)["out"]
+        out = step(x=on_device(x) if x_there else x, ids=on_device(ids) if ids_there else ids)
+        assert isinstance(out["out"], DeviceArray)
+        assert_same_bits(step.read(out["out"]), expected, "out")
+    assert_same_bits(step.read("total"), plain.read("total"), "total")
+
+
+def test_nothing_is_sent_where_all_of_a_bucket_is_on_the_device():
+    device = SeparateDevice()
+    step = cugraphs.compile(doubled, buckets=[2, 4], device=device)
+    sent = device.staging.num_sent
+    for rows, more in ((4, 0), (2, 0), (3, 1)):
+        before = device.staging.num_sent
+        out = step(x=on_device(floats(rows)))["y"]
+        assert (step.read(out) == 2 * floats(rows)).all()
+        assert device.staging.num_sent - before == more  # the dead row of the last batch
+    assert device.staging.num_sent == sent + 1
+
+
+def test_a_split_batch_on_the_device_may_be_its_own_results():
+    step = cugraphs.compile(doubled, buckets=[2], device=SeparateDevice(), max_rows=6)
+    x = floats(6)
+    y = step(x=on_device(x))["y"]
+    for _ in range(2):
+        y = step(x=np.ascontiguousarray(y[::-1]).view(DeviceArray))["y"]
+        y = step(x=y)["y"]
+    assert (step.read(y) == 32 * x).all()
+
+
+def test_arrays_of_the_device_are_taken_as_they_stand():
+    step = cugraphs.compile(doubled, buckets=[4], device=SeparateDevice())
+    for array in (on_device(np.ones((3, WIDTH))), on_device(floats(6))[::2]):
+        with pytest.raises(TypeError, match=r"^doubled: input 'x' is float.* on the device, expec"):
+            step(x=array)
