@@ -1,5 +1,6 @@
 """``cugraphs.compile`` on the CPU: what a call computes, keeps, counts and refuses."""
 
+import dataclasses
 import logging
 import re
 
@@ -453,6 +454,27 @@ def test_every_bucket_is_captured_once_the_largest_first():
     assert str(report).splitlines()[-1].startswith("4 graphs, ") and not report.stopped
     assert isinstance(step.graph(8), RecordingGraph)
     assert "graphs" in {part.name for part in step.memory_map().parts}
+
+
+def test_each_program_runs_on_dead_rows_before_its_first_capture():
+    events = []
+
+    def spy(x):
+        events.append(x.copy())
+        return (x + x,)
+
+    def spied(t, rows):
+        x = t.input("x", (rows, 1), "float32")
+        t.output(t.call(dataclasses.replace(DOUBLE, reference=spy), x), "y")
+
+    class Spying(CapturingDevice):
+        def capture(self, run):
+            events.append("capture")
+            return super().capture(run)
+
+    cugraphs.compile(spied, buckets=[1, 2, 4, 8], device=Spying(), dead={"x": 7})
+    seen = [e if isinstance(e, str) else e.tolist() for e in events]
+    assert seen == [[[7]] * 8, "capture", "capture", "capture", [[7]], "capture"]
 
 
 def test_a_capture_that_fails_leaves_the_step_working(caplog):

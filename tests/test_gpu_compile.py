@@ -217,7 +217,6 @@ def test_a_split_batch_of_cupy_arrays_may_be_its_own_results(device, cupy):
     for _ in range(3):
         out, expected = step(**given), other(**host)
         assert cupy.asnumpy(out["y"]).tobytes() == other.read(expected["y"]).tobytes()
-        # The second part reads what the first part's results take the place of.
         given["x"] = cupy.ascontiguousarray(out["y"])
         host["x"] = other.read(expected["y"])
     assert step.counts.off_ladder_steps == 3 and step.counts.replays == {8: 9}
