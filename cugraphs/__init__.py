@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cugraphs.async_llm import AsyncLLM as AsyncLLM
     from cugraphs.compiled_step import CompiledStep as CompiledStep
     from cugraphs.compiled_step import compile as compile
     from cugraphs.llm import LLM as LLM
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
     from cugraphs.sampling_params import SamplingParams as SamplingParams
 
 _HOME = {
+    "AsyncLLM": "cugraphs.async_llm",
     "CompiledStep": "cugraphs.compiled_step",
-    "compile": "cugraphs.compiled_step",
     "LLM": "cugraphs.llm",
     "CompletionOutput": "cugraphs.outputs",
     "RequestOutput": "cugraphs.outputs",
     "SamplingParams": "cugraphs.sampling_params",
+    "compile": "cugraphs.compiled_step",
 }
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompiledStep",
     "CompletionOutput",
     "RequestOutput",
