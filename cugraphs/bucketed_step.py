@@ -227,7 +227,7 @@ class BucketedStep:
                 self._eager_reason = f"not captured: {error}"
                 stopped = f"{rung} rows: {error}; they and smaller batches run eagerly"
                 self.capture_report.stopped = stopped
-                _log.warning(stopped)
+                _log.warning("%s", stopped)
                 return
             self.capture_report.rungs.append(
                 CapturedRung(

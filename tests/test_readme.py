@@ -58,7 +58,7 @@ def test_the_kernel_of_the_reader_is_proven(my_kernels: Path) -> None:
 def test_the_step_of_the_reader_runs(my_kernels: Path) -> None:
     (my_kernels / "my_step.py").write_text(code("python", "cugraphs.compile("))
     printed = run("my_step.py", cwd=my_kernels)
-    assert "off the ladder: 1; padding rows: 2" in printed
+    assert "padding_rows=2" in printed and "off_ladder_steps=1" in printed
     assert "weights: 16,640 bytes" in printed and "outputs/y" in printed
 
 
