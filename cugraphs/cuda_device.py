@@ -152,6 +152,7 @@ class CudaDevice:
     name = "cuda"
     shares_host_memory = False
     uses_workspace = True
+    has_graphs = True
 
     def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
         """Take the current device.
@@ -170,6 +171,7 @@ class CudaDevice:
 
         self._cupy: Any = cupy
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
         self.cublaslt = CublasLt(
             allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
         )
@@ -220,9 +222,28 @@ class CudaDevice:
 
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""
-        host: Array = array.get(stream=self.stream)
+        with self.stream:  # where an array that is not contiguous is packed
+            host: Array = array.get(stream=self.stream)
         self.stream.synchronize()
         return host
+
+    def copy(self, target: Any, source: Any) -> None:  # noqa: ANN401
+        """Queue a copy within the device's memory; both are contiguous."""
+        target.data.copy_from_device_async(source.data, source.nbytes, self.stream)
+
+    def owns(self, array: object) -> bool:
+        """Every CuPy array."""
+        return isinstance(array, self._cupy.ndarray)
+
+    def wait_for_caller(self) -> None:
+        """This stream waits for CuPy's current one."""
+        self._reached.record(self._cupy.cuda.get_current_stream())
+        self.stream.wait_event(self._reached)
+
+    def let_caller_wait(self) -> None:
+        """CuPy's current stream waits for this one."""
+        self._reached.record(self.stream)
+        self._cupy.cuda.get_current_stream().wait_event(self._reached)
 
     def stage(self, inputs: Any) -> InputStaging:  # noqa: ANN401
         """Two pinned twins."""

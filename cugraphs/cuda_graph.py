@@ -30,6 +30,16 @@ class CudaGraph:
         """Queue what the first replay would otherwise do first."""
         self._graph.upload(self._stream)
 
+    @property
+    def num_nodes(self) -> int:
+        """Launches, copies and fills in it."""
+        from cuda.bindings import driver
+
+        error, _, count = driver.cuGraphGetNodes(self._pointer(driver), 0)
+        if error:
+            raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
+        return int(count)
+
     def node_kinds(self) -> Counter[str]:
         """How many nodes there are of each kind: ``kernel``, ``memset``, ``mem_alloc``."""
         from cuda.bindings import driver
@@ -50,13 +60,13 @@ class CudaGraph:
     def _nodes(self) -> list[Any]:
         from cuda.bindings import driver
 
-        graph = driver.CUgraph(int(self._graph.graph))
-        error, _, count = driver.cuGraphGetNodes(graph, 0)
-        if not error:
-            error, nodes, count = driver.cuGraphGetNodes(graph, count)
+        error, nodes, count = driver.cuGraphGetNodes(self._pointer(driver), self.num_nodes)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return list(nodes[:count])
+
+    def _pointer(self, driver: Any) -> Any:  # noqa: ANN401
+        return driver.CUgraph(int(self._graph.graph))
 
 
 def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
@@ -108,8 +118,15 @@ def _touches_pageable(driver: Any, node: Any) -> bool:  # noqa: ANN401
     error, copy = driver.cuGraphMemcpyNodeGetParams(node)
     if error:
         raise RuntimeError(f"CudaGraph: cuGraphMemcpyNodeGetParams fails with {error.name}")
-    host = driver.CUmemorytype.CU_MEMORYTYPE_HOST
-    pointers = [int(copy.srcHost)] * (copy.srcMemoryType == host)
-    pointers += [int(copy.dstHost)] * (copy.dstMemoryType == host)
+    ends = (
+        (copy.srcMemoryType, copy.srcHost, copy.srcDevice),
+        (copy.dstMemoryType, copy.dstHost, copy.dstDevice),
+    )
+    kinds, pointers = driver.CUmemorytype, []
+    for kind, host, unified in ends:
+        if kind == kinds.CU_MEMORYTYPE_HOST:
+            pointers.append(int(host))
+        elif kind == kinds.CU_MEMORYTYPE_UNIFIED:  # the driver is to find out by the address
+            pointers.append(int(unified))
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     return any(driver.cuPointerGetAttribute(attribute, pointer)[0] for pointer in pointers)

@@ -18,7 +18,7 @@ from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim
 from cugraphs.program import Buffer, Kind, Program
 
 INPUTS = "inputs"  # the arena region that holds every program's inputs, one program at a time
-MAX_BINDINGS = 64  # bound sizes kept per program; every decode rung fits, prefill sizes come and go
+MAX_BINDINGS = 64  # bound sizes kept per program beside the captured ones: prefill sizes vary
 
 Sizes = Mapping[str, int]
 
@@ -59,6 +59,7 @@ class BoundProgram:
         pieces: what a step calls: the ops, or graphs in place of runs of them.
         inputs: host arrays to fill, by name, in each of the staging buffers.
         input_bytes: of the region of inputs, what a step must send.
+        device_inputs: the device's arrays that hold the inputs, by name.
         outputs: the device's arrays that hold its results, by name.
         graph: the whole step, where it is captured as one graph.
     """
@@ -67,6 +68,7 @@ class BoundProgram:
     pieces: Sequence[Run]
     inputs: tuple[dict[str, Array], ...]
     input_bytes: int
+    device_inputs: dict[str, Array]
     outputs: dict[str, Array]
     graph: Replay | None = None
 
@@ -146,21 +148,26 @@ class Executable:
                 for twin in self._staging.twins
             ),
             input_bytes=max((places[b] + type_.nbytes for b, type_ in types.items()), default=0),
+            device_inputs={buffer.name: arrays[buffer] for buffer in places},
             outputs={buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)},
         )
         self._bindings[key] = bound
-        if len(self._bindings) > MAX_BINDINGS:
-            self._bindings.popitem(last=False)
+        self._drop_least_used()
         return bound
 
     def inputs(self, sizes: Sizes) -> dict[str, Array]:
         """The host arrays to fill for the next step at these sizes; they hold anything."""
         return self.bind(sizes).inputs[self._staging.next()]
 
-    def run(self, sizes: Sizes) -> dict[str, Array]:
+    def run(self, sizes: Sizes, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Queue one step on what :meth:`inputs` was filled with; returns the device's outputs.
 
         It is a replay where the step was captured.
+
+        Args:
+            sizes: of the dims.
+            on_device: arrays of the device that take the place of what an input was filled with,
+                by name; a shorter one takes that of its first rows.
 
         Raises:
             RuntimeError: in debug mode, an array that is bound was replaced since.
@@ -168,23 +175,27 @@ class Executable:
         bound = self.bind(sizes)
         if self._debug:
             self._check_addresses()
-        self._staging.send(bound.input_bytes)
+        given = [(bound.device_inputs[name], array) for name, array in (on_device or {}).items()]
+        if sum(target.shape == array.shape for target, array in given) < len(bound.device_inputs):
+            self._staging.send(bound.input_bytes)
+        for target, array in given:
+            whole = target.shape == array.shape
+            self._device.copy(target if whole else target[: len(array)], array)
         if self._poison:
             self._device.poison(bound.outputs)
         for piece in bound.pieces:
             piece()
         return bound.outputs
 
-    def capture(self, sizes: Sizes) -> Replay | None:
-        """Capture the whole step at these sizes as one graph; None where the device has none.
+    def capture(self, sizes: Sizes) -> Replay:
+        """Capture the whole step at these sizes as one graph, on a device that has graphs.
 
         Raises:
             CaptureError: the capture failed; the step still runs eagerly.
         """
         bound = self.bind(sizes)
         bound.graph = self._device.capture(partial(_run_all, bound.ops))
-        if bound.graph is not None:
-            bound.pieces = (bound.graph.launch,)
+        bound.pieces = (bound.graph.launch,)
         return bound.graph
 
     def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
@@ -199,12 +210,16 @@ class Executable:
         bound = self.bind(sizes)
         graphs = {}
         for begin, end in pieces_of(self.planned.program, axis):
-            graph = self._device.capture(partial(_run_all, bound.ops[begin:end]))
-            if graph is not None:
-                graphs[begin] = (end, graph)
+            graphs[begin] = (end, self._device.capture(partial(_run_all, bound.ops[begin:end])))
         self._graphs[axis, sizes[axis]] = graphs
         bound.pieces = self._pieces(bound.ops, sizes)
         return [graph for _, graph in graphs.values()]
+
+    def _drop_least_used(self) -> None:
+        """Keep no more bindings than ``MAX_BINDINGS``, and every one that holds a graph."""
+        eager = [key for key, bound in self._bindings.items() if bound.graph is None]
+        if len(eager) > MAX_BINDINGS:
+            del self._bindings[eager[0]]
 
     def _pieces(self, ops: Sequence[Run], sizes: Sizes) -> list[Run]:
         """The ops, with what is captured for one of the sizes in their place."""

@@ -91,12 +91,7 @@ class EngineMetrics:
             yield GaugeMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
         replays: dict[str, float] = {str(rung): n for rung, n in stats.replays.items()}
         by_label: tuple[tuple[str, str, str, dict[str, float]], ...] = (
-            (
-                "replays",
-                "rung",
-                "Replayed decode steps.",
-                {str(k): v for k, v in stats.replays.items()},
-            ),
+            ("replays", "rung", "Replayed decode steps.", replays),
             ("eager_steps", "reason", "Steps that ran eagerly.", dict(stats.eager_steps)),
             ("host_seconds", "phase", "Time of the step's thread.", dict(stats.host_seconds)),
         )
