@@ -231,7 +231,7 @@ class CudaDevice:
         poison: bool,
     ) -> list[Run]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
-        ranges = live_ranges(program)
+        ranges = live_ranges(program) if poison else {}
         ops: list[Run] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -243,10 +243,12 @@ class CudaDevice:
                 cublaslt=self.cublaslt,
                 workspace=workspace,
             )
-            dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
-            ruined = [*dead.values(), *([] if workspace is None else [workspace])]
             label = f"op {index} {op.kernel.name}"
-            ops.append(partial(self._run_op, label, launches, ruined if poison else ()))
+            ruined: list[Any] = []
+            if poison:
+                dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
+                ruined = [*dead.values(), *([] if workspace is None else [workspace])]
+            ops.append(partial(self._run_op, label, launches, ruined))
         return ops
 
     def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:

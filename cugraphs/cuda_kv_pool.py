@@ -47,7 +47,8 @@ class CudaKVPool:
         self.arrays: dict[str, Any] = {}
         for index, name in enumerate(cache.types):
             begin = self._base + index * self._stride_bytes
-            memory = cupy.cuda.UnownedMemory(begin, type_.nbytes, self)
+            # The device is named: CuPy would ask the driver, which knows no address without memory.
+            memory = cupy.cuda.UnownedMemory(begin, type_.nbytes, self, self._location.id)
             pointer = cupy.cuda.MemoryPointer(memory, 0)
             self.arrays[name] = cupy.ndarray(type_.shape, DTYPES[type_.dtype], pointer)
 
