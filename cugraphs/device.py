@@ -29,6 +29,9 @@ class Replay(Protocol):
     def launch(self) -> None:
         """Queue it."""
 
+    def dot(self) -> str:
+        """It in Graphviz's language, with each node's parameters."""
+
 
 class InputStaging(Protocol):
     """Host memory that is filled with a step's inputs while the step before may still run.

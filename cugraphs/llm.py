@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.bucketed_step import StepCounts
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device_choice import (
@@ -19,6 +21,7 @@ from cugraphs.device_choice import (
 )
 from cugraphs.engine import Engine
 from cugraphs.ladder import Ladder, OffLadder
+from cugraphs.memory_map import MemoryMap
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
@@ -29,6 +32,8 @@ from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.tokenizer import Tokenizer
+
+_log = logging.getLogger("cugraphs")
 
 MAX_NUM_BATCHED_TOKENS = 2048  # of a step, where max_num_seqs is not larger
 
@@ -55,6 +60,7 @@ class LLM:
         capture_sizes: str | Sequence[int] = "default",
         max_capture_size: int | None = None,
         off_ladder: OffLadder = "split",
+        prefix_caching: bool = True,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
         tuning_table: str | Path | None = None,
@@ -83,6 +89,9 @@ class LLM:
                 "throughput", "vllm", or a list.
             max_capture_size: the largest of them; default max_num_seqs.
             off_ladder: what a larger batch does: "split", run "eager", or be an "error".
+            prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
+                uses what is in the cache of it. The rest of the prompt is then computed in another
+                shape, so last bits can differ; not with batch_invariant.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
@@ -133,13 +142,25 @@ class LLM:
             mode=check_graph_mode(graph_mode),
             memory_bytes=budget.device_bytes(self.device),
         )
+        if not self.device.shares_host_memory:
+            _log.info(_memory_notice(self.runner))
         self.engine = Engine(
             self.runner,
             self.tokenizer,
             vocab_size=self.config.vocab_size,
             max_num_seqs=max_num_seqs,
             seed=seed,
+            prefix_caching=prefix_caching,
         )
+
+    def memory_map(self) -> MemoryMap:
+        """Where the device's memory went: print it."""
+        return self.runner.memory_map()
+
+    @property
+    def counts(self) -> StepCounts:
+        """Graphs captured and replayed, padding rows, eager steps and why, since the start."""
+        return self.runner.counts
 
     def generate(
         self,
@@ -286,6 +307,16 @@ class LLM:
             max_num_batched_tokens=tokens,
             ladder=ladder,
         )
+
+
+def _memory_notice(runner: ModelRunner) -> str:
+    """What was captured, and what is left for the KV cache."""
+    blocks, cache = runner.num_kv_blocks, runner.plan.cache
+    return (
+        f"{runner.counts.captures} graphs in {runner.capture_seconds:.2f} s and "
+        f"{runner.graph_bytes / 2**20:.0f} MiB; KV cache {runner.kv_bytes / 2**30:.2f} GiB: "
+        f"{blocks:,} blocks, {(blocks - 1) * cache.block_size:,} tokens at once"
+    )
 
 
 class TextStream(Iterator[str]):

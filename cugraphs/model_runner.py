@@ -21,6 +21,8 @@ from cugraphs.executable import PlannedProgram
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
+from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
+from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceBuffers, SequenceState
 from cugraphs.state_mirror import StateMirror, token_counts
@@ -216,6 +218,24 @@ class ModelRunner:
     def kv_bytes(self) -> int:
         """Memory of the KV cache."""
         return self._kv_pool.bytes_of(self.num_kv_blocks)
+
+    def memory_map(self) -> MemoryMap:
+        """Where the device's memory went, what graphs cost beside what was expected."""
+        launches = sum(len(plan.program.ops) for plan in self.plan.decode.values())
+        expected = expected_graphs(
+            len(self.decode.captured), launches // len(self.plan.decode), HostCosts()
+        )
+        note = f"that the driver keeps for {self.counts.captures} graphs"
+        if expected.nbytes:
+            note += f"; {expected.nbytes:,} were expected"
+        cache = dataclasses.replace(self.plan.cache, num_blocks=self.num_kv_blocks)
+        return map_memory(
+            self.plan.programs,
+            cache,
+            self.arena,
+            graphs=MemoryPart("graphs", self.graph_bytes, note) if self.counts.captures else None,
+            total_bytes=self.device.total_bytes,
+        )
 
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """Run one step over ``chunks``.

@@ -22,6 +22,7 @@ from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, gpu_spec
 from cugraphs.kv_cache import KVCacheShape
+from cugraphs.llm import LLM
 from cugraphs.memory_map import MemoryMap, arena_boxes, map_fitted_memory, map_memory
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import StepPlan
@@ -62,6 +63,12 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the arena by op: .png, .svg or .pdf"
+    )
+    parser.add_argument(
+        "--graph-dot",
+        type=Path,
+        metavar="FILE",
+        help="capture the decode step on this machine's GPU and write it in Graphviz's language",
     )
     parser.add_argument("--summary", action="store_true", help="leave the list of ops out")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -137,6 +144,17 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.plot is not None:
         _draw(args, plan, arena, dtype)
+    if args.graph_dot is not None:
+        llm = LLM(
+            folder,
+            device="cuda",
+            dtype=dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=args.batch,
+            capture_sizes=[args.batch],
+            graph_mode="full",
+        )
+        args.graph_dot.write_text(llm.runner.decode.graph(args.batch).dot())
     return 0
 
 
