@@ -7,15 +7,32 @@ that refuses: memory that is allocated in a capture would be freed before the gr
 from __future__ import annotations
 
 import gc
+import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from cugraphs.device import CaptureError, Run
 from cugraphs.one_line import reason
 
 
+@dataclass(frozen=True)
+class CaptureTimes:
+    """Host time of a capture: recording launches, instantiating the graph, queueing its upload."""
+
+    record_ms: float
+    instantiate_ms: float
+    upload_ms: float
+
+
 class CudaGraph:
-    """One captured step, instantiated and uploaded."""
+    """One captured step, instantiated and uploaded.
+
+    Attributes:
+        times: what its capture took.
+    """
+
+    times: CaptureTimes
 
     def __init__(self, graph: Any, stream: Any) -> None:  # noqa: ANN401 - CuPy's, without types
         """Take an instantiated ``cupy.cuda.Graph``."""
@@ -75,6 +92,7 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
     gc.disable()  # a collection could free device memory, which a capture does not allow
     graph: Any = None
     problem: Exception | None = None
+    start = recorded = ended = time.perf_counter()
     try:
         with stream, cupy.cuda.using_allocator(refuse):
             stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
@@ -82,10 +100,12 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
                 run()
             except Exception as error:
                 problem = error
+            recorded = time.perf_counter()
             try:
                 graph = stream.end_capture()
             except Exception as error:
                 problem = problem or error
+            ended = time.perf_counter()
     finally:
         if collecting:
             gc.enable()
@@ -93,7 +113,12 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
         where = " ".join(getattr(problem, "__notes__", ())) or "at its end"
         raise CaptureError(f"capture fails {where}: {reason(problem)}") from problem
     captured = CudaGraph(graph, stream)
+    before = time.perf_counter()
     captured.upload()
+    after = time.perf_counter()
+    captured.times = CaptureTimes(
+        (recorded - start) * 1e3, (ended - recorded) * 1e3, (after - before) * 1e3
+    )
     return captured
 
 
