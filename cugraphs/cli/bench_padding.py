@@ -136,13 +136,12 @@ def _program_bytes(model: BenchModel, runner: RandomCacheRunner, rows: int) -> i
 
 
 def _print(results: list[PaddingResult]) -> None:
-    tiles = [tile.tile_rows for tile in results[0].price.tiles]
+    tiles = ", ".join(f"{tile.tile_rows}" for tile in results[0].price.tiles)
     table = new_table(
         f"a replay on the GPU, context {results[0].context:,}; mode {MODE}",
         "rows in rung",
-        *("own rung", "larger rung", "added", "plan: this step", "plan: bound by compute"),
-        *(f"plan: tiles of {tile}" for tile in tiles),
-        *("activations", "graph"),
+        *("own rung", "larger rung", "added", "plan", "plan: compute", f"plan: tiles of {tiles}"),
+        "activations",
     )
     for result in results:
         price = result.price
@@ -153,8 +152,13 @@ def _print(results: list[PaddingResult]) -> None:
             f"{milliseconds(result.added_ms)} ({result.added_ms / result.exact_ms:+.1%})",
             milliseconds(price.added_ms),
             milliseconds(price.compute_ms),
-            *(milliseconds(tile.added_ms) for tile in price.tiles),
+            ", ".join(f"{tile.added_ms:.3f}" for tile in price.tiles) + " ms",
             f"+{megabytes(result.added_bytes)}",
-            megabytes(result.driver_bytes),
         )
-    TableConsole().print(table)
+    console = TableConsole()
+    console.print(table)
+    console.print(
+        "plan: what padding adds to the bound of this step; were it bound by compute, row by row; "
+        "and in whole tiles of rows. activations: bytes that kernels move for the dead rows. K and "
+        "V are not read for them."
+    )
