@@ -88,7 +88,7 @@ class BlockManager:
         return owned.table if owned else []
 
     def cached_prefix(self, token_ids: Sequence[int]) -> list[int]:
-        """The registered blocks that hold the beginning of ``token_ids``, at most all but the last."""
+        """Registered blocks that hold the beginning of ``token_ids``, at most all but the last."""
         if not self.prefix_caching:
             return []
         found: list[int] = []
