@@ -20,6 +20,7 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.device import InputStaging, KVPool, Run, converted
+from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare
@@ -222,6 +223,7 @@ class CudaDevice:
         """Two pinned twins."""
         return _PinnedStaging(self._cupy, inputs, self.stream)
 
+    @held_collection()  # thousands of objects come, none goes
     def bind(
         self,
         program: Program,

@@ -6,13 +6,13 @@ that refuses: memory that is allocated in a capture would be freed before the gr
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from cugraphs.device import CaptureError, Run
+from cugraphs.held_collection import held_collection
 from cugraphs.one_line import reason
 
 
@@ -88,27 +88,22 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
     def refuse(nbytes: int) -> None:
         raise RuntimeError(f"an allocation of {nbytes} bytes in a capture")
 
-    collecting = gc.isenabled()
-    gc.disable()  # a collection could free device memory, which a capture does not allow
     graph: Any = None
     problem: Exception | None = None
-    start = recorded = ended = time.perf_counter()
-    try:
-        with stream, cupy.cuda.using_allocator(refuse):
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-            try:
-                run()
-            except Exception as error:
-                problem = error
-            recorded = time.perf_counter()
-            try:
-                graph = stream.end_capture()
-            except Exception as error:
-                problem = problem or error
-            ended = time.perf_counter()
-    finally:
-        if collecting:
-            gc.enable()
+    start = time.perf_counter()
+    # A collection could free device memory, which a capture does not allow.
+    with held_collection(), stream, cupy.cuda.using_allocator(refuse):
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        try:
+            run()
+        except Exception as error:
+            problem = error
+        recorded = time.perf_counter()
+        try:
+            graph = stream.end_capture()
+        except Exception as error:
+            problem = problem or error
+        ended = time.perf_counter()
     if problem is not None:
         where = " ".join(getattr(problem, "__notes__", ())) or "at its end"
         raise CaptureError(f"capture fails {where}: {reason(problem)}") from problem
