@@ -1,4 +1,4 @@
-"""cugraphs bench on a GPU with a tiny model: every benchmark runs, and its record holds together."""
+"""cugraphs bench on a GPU, with a tiny model: every benchmark runs, and its record adds up."""
 
 import json
 
