@@ -20,6 +20,7 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.device import InputStaging, KVPool, Run, converted
+from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare
@@ -249,6 +250,7 @@ class CudaDevice:
         """Two pinned twins."""
         return _PinnedStaging(self._cupy, inputs, self.stream)
 
+    @held_collection()  # thousands of objects come, none goes
     def bind(
         self,
         program: Program,
@@ -258,7 +260,7 @@ class CudaDevice:
         poison: bool,
     ) -> list[Run]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
-        ranges = live_ranges(program)
+        ranges = live_ranges(program) if poison else {}
         ops: list[Run] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -270,10 +272,12 @@ class CudaDevice:
                 cublaslt=self.cublaslt,
                 workspace=workspace,
             )
-            dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
-            ruined = [*dead.values(), *([] if workspace is None else [workspace])]
             label = f"op {index} {op.kernel.name}"
-            ops.append(partial(self._run_op, label, launches, ruined if poison else ()))
+            ruined: list[Any] = []
+            if poison:
+                dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
+                ruined = [*dead.values(), *([] if workspace is None else [workspace])]
+            ops.append(partial(self._run_op, label, launches, ruined))
         return ops
 
     def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:

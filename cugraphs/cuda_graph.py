@@ -6,16 +6,33 @@ that refuses: memory that is allocated in a capture would be freed before the gr
 
 from __future__ import annotations
 
-import gc
+import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from cugraphs.device import CaptureError, Run
+from cugraphs.held_collection import held_collection
 from cugraphs.one_line import reason
 
 
+@dataclass(frozen=True)
+class CaptureTimes:
+    """Host time of a capture: recording launches, instantiating the graph, queueing its upload."""
+
+    record_ms: float
+    instantiate_ms: float
+    upload_ms: float
+
+
 class CudaGraph:
-    """One captured step, instantiated and uploaded."""
+    """One captured step, instantiated and uploaded.
+
+    Attributes:
+        times: what its capture took.
+    """
+
+    times: CaptureTimes
 
     def __init__(self, graph: Any, stream: Any) -> None:  # noqa: ANN401 - CuPy's, without types
         """Take an instantiated ``cupy.cuda.Graph``."""
@@ -81,29 +98,32 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
     def refuse(nbytes: int) -> None:
         raise RuntimeError(f"an allocation of {nbytes} bytes in a capture")
 
-    collecting = gc.isenabled()
-    gc.disable()  # a collection could free device memory, which a capture does not allow
     graph: Any = None
     problem: Exception | None = None
-    try:
-        with stream, cupy.cuda.using_allocator(refuse):
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-            try:
-                run()
-            except Exception as error:
-                problem = error
-            try:
-                graph = stream.end_capture()
-            except Exception as error:
-                problem = problem or error
-    finally:
-        if collecting:
-            gc.enable()
+    start = time.perf_counter()
+    # A collection could free device memory, which a capture does not allow.
+    with held_collection(), stream, cupy.cuda.using_allocator(refuse):
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        try:
+            run()
+        except Exception as error:
+            problem = error
+        recorded = time.perf_counter()
+        try:
+            graph = stream.end_capture()
+        except Exception as error:
+            problem = problem or error
+        ended = time.perf_counter()
     if problem is not None:
         where = " ".join(getattr(problem, "__notes__", ())) or "at its end"
         raise CaptureError(f"capture fails {where}: {reason(problem)}") from problem
     captured = CudaGraph(graph, stream)
+    before = time.perf_counter()
     captured.upload()
+    after = time.perf_counter()
+    captured.times = CaptureTimes(
+        (recorded - start) * 1e3, (ended - recorded) * 1e3, (after - before) * 1e3
+    )
     return captured
 
 

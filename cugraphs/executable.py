@@ -14,7 +14,7 @@ from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
 from cugraphs.device import Device, InputStaging, Replay, Run
 from cugraphs.interpreter import TEMPORARIES, check_array
-from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim
+from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
 
 INPUTS = "inputs"  # the arena region that holds every program's inputs, one program at a time
@@ -118,6 +118,11 @@ class Executable:
             for buffer in planned.program.of_kind(kind):
                 check_array(buffer, arrays.get(buffer.name), {})
                 self._fixed[buffer] = arrays[buffer.name]
+        # Arrays of the arena at their largest; what is bound are their first rows.
+        self._views: dict[Buffer, Array] = {
+            buffer: arena.view(region, _largest(buffer.type), offset)
+            for buffer, (region, offset) in _places(planned).items()
+        }
 
     def bind(self, sizes: Sizes) -> BoundProgram:
         """The program at these sizes; made once per sizes and kept while recently used."""
@@ -125,17 +130,11 @@ class Executable:
         if key in self._bindings:
             self._bindings.move_to_end(key)
             return self._bindings[key]
-        arrays = dict(self._fixed)
-        program, offsets = self.planned.program, self.planned.assignment.offsets
+        program = self.planned.program
         places = input_offsets(program)
         types = {buffer: buffer.type.bind(sizes) for buffer in places}
-        for buffer, type_ in types.items():
-            arrays[buffer] = self._arena.view(INPUTS, type_, places[buffer])
-        for buffer in program.of_kind(Kind.OUTPUT):
-            arrays[buffer] = self._arena.view(output_region(buffer), buffer.type.bind(sizes))
-        for buffer in program.of_kind(Kind.TEMP):
-            type_ = buffer.type.bind(sizes)
-            arrays[buffer] = self._arena.view(TEMPORARIES, type_, offsets[buffer])
+        views = {buffer: _cut(array, buffer.type, sizes) for buffer, array in self._views.items()}
+        arrays = self._fixed | views
         ops = self._device.bind(program, arrays, workspace=self._workspace(), poison=self._poison)
         bound = BoundProgram(
             ops=ops,
@@ -267,6 +266,24 @@ def pieces_of(program: Program, axis: str) -> list[tuple[int, int]]:
         else:
             runs.append((index, index + 1))
     return runs
+
+
+def _places(planned: PlannedProgram) -> dict[Buffer, tuple[str, int]]:
+    """The arena's region, and the offset in it, of each input, output and temporary."""
+    found = {b: (INPUTS, offset) for b, offset in input_offsets(planned.program).items()}
+    found |= {b: (output_region(b), 0) for b in planned.program.of_kind(Kind.OUTPUT)}
+    return found | {b: (TEMPORARIES, at) for b, at in planned.assignment.offsets.items()}
+
+
+def _largest(type_: ArrayType) -> ArrayType:
+    """The type with every axis at its maximum."""
+    return ArrayType(tuple(map(int, type_.shape)), type_.dtype)
+
+
+def _cut(array: Array, type_: ArrayType, sizes: Sizes) -> Array:
+    """The array at these sizes, of one that is as large as ``type_`` can be."""
+    first = type_.shape[0] if type_.shape else 0
+    return array[: bind_axis(first, sizes)] if isinstance(first, Dim) else array
 
 
 def _run_all(ops: Sequence[Run]) -> None:
