@@ -9,6 +9,7 @@
 // the same bits whatever kRows, kOutputs and the rows beside it. Does not use tensor cores, does not
 // split k over warps, and reads all of the weight again for every kRows rows.
 #include "common.cuh"
+#include "linear_tiles.cuh"
 
 template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear(
