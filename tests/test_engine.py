@@ -248,7 +248,7 @@ def test_rows_of_a_step_meet_their_own_requests(engine, folder, steps_between):
 
 
 def test_the_mirror_is_the_devices_state_after_every_step(engine):
-    """Requests with ends of every kind: what the device knows, and when a sequence is done there."""
+    """Requests with ends of every kind: what the device knows, and when it calls them done."""
     rng = np.random.default_rng(8)
     options = ({}, {"stop_token_ids": [7, 8, 9]}, {"min_tokens": 6}, {"presence_penalty": 0.5})
     requests = []

@@ -86,7 +86,8 @@ def test_the_context_prices_the_cache():
     t = Tracer()
     rows = t.dim("rows", 4)
     caches = [t.state(name, (9, 1, 4, 4), "float32") for name in ("k", "v")]
-    tables = t.input("tables", (rows, 5), "int32"), t.input("lens", (rows,), "int32")
+    tables = [t.input("tables", (4, 5), "int32")]
+    tables += [t.input(name, (rows,), "int32") for name in ("ids", "lens")]
     q = t.input("q", (rows, 8), "float32")
     t.output(t.call(PAGED_DECODE_ATTENTION, q, *caches, *tables, scale=1.0))
     short, long = (price_step(t.program, {"rows": 3}, context=n).total for n in (4, 12))
