@@ -2,9 +2,9 @@
 // whatever tile of whatever size it lies in; linear_sum: the last link where parts ran apart.
 //
 // The chain: in_features is cut into `parts`, at multiples of 128 bytes. In a part, float32 sums go
-// through k from its start: for float by fmaf, k by k; for 16-bit types by tensor cores, 32 k in two
-// steps of 16, k taken as they lie in the lanes' vectors. Then the sums of the parts are added in
-// order, then the bias, then the result is rounded to T. Elements after in_features are zeros.
+// through k from its start: for float by fmaf, k by k; for 16-bit types by tensor cores, 16 k a step.
+// Then the sums of the parts are added in order, then the bias, then the result is rounded to T.
+// Elements after in_features are zeros.
 // `parts` follows from the weight's shape, never from the number of rows. Other rows, and tiles of
 // other sizes, share instructions with a result but not one of its operands.
 //
@@ -15,11 +15,12 @@
 #include "ptx.cuh"
 
 constexpr int kChunkBytes = 16;
-constexpr int kPartBytes = 128;  // parts are multiples of it, so that each depth of tiles divides them
+constexpr int kPartBytes =
+    128;  // parts are multiples of it, so that each depth of tiles divides them
 constexpr int kRowTilesTogether = 16;  // run at about the same time, and share weights in the cache
 
 // Where in a tile chunk `chunk` of row `row` lies. Chunks of a row change places so that lanes that
-// read one chunk of rows two apart, or four chunks of adjacent rows, use different banks.
+// read one chunk of 8 adjacent rows, or of 4 rows two apart, use different banks.
 template <int kChunks>
 __device__ __forceinline__ int chunk_place(int row, int chunk) {
   static_assert(kChunks == 4 || kChunks == 8, "a tile is 64 or 128 bytes deep");
@@ -32,8 +33,8 @@ template <typename T, int kRows, int kChunks, int kThreads, bool kAligned>
 class TileCopy {
  public:
   // The matrix is T [rows, columns]; the tile begins with row first_row, which may lie after the end.
-  __device__ __forceinline__ TileCopy(
-      const T* __restrict__ matrix, int first_row, int rows, int columns)
+  __device__ __forceinline__
+  TileCopy(const T* __restrict__ matrix, int first_row, int rows, int columns)
       : matrix_(matrix), columns_(columns), row_(threadIdx.x / kChunks) {
     rows_ = min(rows - first_row, kRows);
     first_ = matrix + static_cast<long long>(first_row + row_) * columns;
@@ -84,37 +85,48 @@ __device__ __forceinline__ V chunk_at(const unsigned char* tile, int place) {
 // the next.
 template <typename T>
 struct Products {
-  // A lane loads vectors of 8 k and gives their pairs to two mma as if they were the pairs that each
-  // wants; x and weight agree on which k that is.
+  // What a warp multiplies at a time: 16 k of its rows.
+  template <int kTilesDown, int kTilesAcross>
+  struct Fragments {
+    unsigned x[kTilesDown][4];
+    unsigned weight[kTilesAcross / 2][4];  // of two 8-column tiles
+
+    template <int kChunks>
+    __device__ __forceinline__ void load(
+        const unsigned char* x_tile, const unsigned char* weight_tile, int chunk) {
+      const int lane = threadIdx.x % 32;
+      const int x_place = chunk_place<kChunks>(lane % 16, chunk + lane / 16);
+      const int weight_place = chunk_place<kChunks>(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2);
+#pragma unroll
+      for (int i = 0; i < kTilesDown; ++i) {
+        ldmatrix_x4(x[i], x_tile + x_place + chunk_place<kChunks>(16 * i, 0));
+      }
+#pragma unroll
+      for (int j = 0; j < kTilesAcross / 2; ++j) {
+        ldmatrix_x4(weight[j], weight_tile + weight_place + chunk_place<kChunks>(16 * j, 0));
+      }
+    }
+  };
+
   template <int kChunks, int kTilesDown, int kTilesAcross>
   static __device__ __forceinline__ void add(
       float (&sums)[kTilesDown][kTilesAcross][4],
       const unsigned char* x_tile,
       const unsigned char* weight_tile) {
-    using Pairs = Pack<unsigned, 4>;
-    const int group = threadIdx.x % 32 / 4, quarter = threadIdx.x % 4;
+    static_assert(kTilesAcross % 2 == 0, "ldmatrix_x4 loads two 8-column tiles");
+    Fragments<kTilesDown, kTilesAcross> fragments[2];  // the next are loaded under the products
+    fragments[0].template load<kChunks>(x_tile, weight_tile, 0);
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; chunk += 4) {
-      const int place = chunk_place<kChunks>(group, chunk + quarter);
-      Pairs upper[kTilesDown], lower[kTilesDown];
-#pragma unroll
-      for (int i = 0; i < kTilesDown; ++i) {
-        upper[i] = chunk_at<Pairs>(x_tile, place + chunk_place<kChunks>(16 * i, 0));
-        lower[i] = chunk_at<Pairs>(x_tile, place + chunk_place<kChunks>(16 * i + 8, 0));
+    for (int step = 0; step < kChunks / 2; ++step) {
+      if (step + 1 < kChunks / 2) {
+        fragments[(step + 1) % 2].template load<kChunks>(x_tile, weight_tile, 2 * step + 2);
       }
+      const auto& now = fragments[step % 2];
 #pragma unroll
       for (int j = 0; j < kTilesAcross; ++j) {
-        const Pairs weights = chunk_at<Pairs>(weight_tile, place + chunk_place<kChunks>(8 * j, 0));
+        const unsigned b[2] = {now.weight[j / 2][j % 2 * 2], now.weight[j / 2][j % 2 * 2 + 1]};
 #pragma unroll
-        for (int step = 0; step < 4; step += 2) {
-          const unsigned b[2] = {weights.v[step], weights.v[step + 1]};
-#pragma unroll
-          for (int i = 0; i < kTilesDown; ++i) {
-            const unsigned a[4] = {
-                upper[i].v[step], lower[i].v[step], upper[i].v[step + 1], lower[i].v[step + 1]};
-            mma_m16n8k16<T>(sums[i][j], a, b);
-          }
-        }
+        for (int i = 0; i < kTilesDown; ++i) mma_m16n8k16<T>(sums[i][j], now.x[i], b);
       }
     }
   }
@@ -162,6 +174,19 @@ struct Products<float> {
   }
 };
 
+// Stores a row's elements `column`, which is even, and the next one if the row has it.
+template <typename T>
+__device__ __forceinline__ void store_pair(
+    T* __restrict__ row, int column, int columns, const Pack<float, 2>& pair) {
+  const Pack<T, 2> rounded = {{from_float<T>(pair.v[0]), from_float<T>(pair.v[1])}};
+  if (columns % 2 == 0) {
+    *reinterpret_cast<Pack<T, 2>*>(row + column) = rounded;
+  } else {
+    row[column] = rounded.v[0];
+    if (column + 1 < columns) row[column + 1] = rounded.v[1];
+  }
+}
+
 // blockIdx.x is the tile; blockIdx.z is the part where parts run apart, which then stores its sums
 // in the workspace. With kTotals the block goes through all parts, and has their total in registers.
 template <
@@ -174,17 +199,17 @@ template <
     int kStages,
     bool kAligned,
     bool kTotals>
-__global__ void __launch_bounds__(
-    kTileRows / kWarpRows * (kTileColumns / kWarpColumns) * 32, 1) linear_tiles(
-    T* __restrict__ out,             // [tokens, out_features]
-    float* __restrict__ workspace,   // [parts, tokens, out_features] where parts run apart
-    const T* __restrict__ x,         // [tokens, in_features]
-    const T* __restrict__ weight,    // [out_features, in_features]
-    const T* __restrict__ bias,      // [out_features] or null
-    int tokens,
-    int in_features,
-    int out_features,
-    int parts) {
+__global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpColumns) * 32, 1)
+    linear_tiles(
+        T* __restrict__ out,            // [tokens, out_features]
+        float* __restrict__ workspace,  // [parts, tokens, out_features] where parts run apart
+        const T* __restrict__ x,        // [tokens, in_features]
+        const T* __restrict__ weight,   // [out_features, in_features]
+        const T* __restrict__ bias,     // [out_features] or null
+        int tokens,
+        int in_features,
+        int out_features,
+        int parts) {
   constexpr int kWarpsAcross = kTileColumns / kWarpColumns;
   constexpr int kThreads = kTileRows / kWarpRows * kWarpsAcross * 32;
   constexpr int kTilesDown = kWarpRows / 16, kTilesAcross = kWarpColumns / 8;
@@ -196,8 +221,7 @@ __global__ void __launch_bounds__(
   // Row tiles take turns within kRowTilesTogether of them, then columns follow.
   const int row_tiles = (tokens + kTileRows - 1) / kTileRows;
   const int column_tiles = (out_features + kTileColumns - 1) / kTileColumns;
-  const int first_row_tile =
-      blockIdx.x / (kRowTilesTogether * column_tiles) * kRowTilesTogether;
+  const int first_row_tile = blockIdx.x / (kRowTilesTogether * column_tiles) * kRowTilesTogether;
   const int together = min(row_tiles - first_row_tile, kRowTilesTogether);
   const int index = blockIdx.x - first_row_tile * column_tiles;
   const int first_row = (first_row_tile + index % together) * kTileRows;
@@ -238,8 +262,7 @@ __global__ void __launch_bounds__(
     start(stage + kStages - 1);
     const unsigned char* tiles = smem + (stage - begin) % kStages * kStageBytes;
     Products<T>::template add<kChunks, kTilesDown, kTilesAcross>(
-        sums,
-        tiles + warp_row * kChunks * kChunkBytes,
+        sums, tiles + warp_row * kChunks * kChunkBytes,
         tiles + (kTileRows + warp_column) * kChunks * kChunkBytes);
     if constexpr (kTotals) {
       if (stage + 1 == part_end) {
@@ -259,24 +282,27 @@ __global__ void __launch_bounds__(
     }
   }
 
+  const long long columns = out_features;
+  float* const part_sums = workspace + blockIdx.z * (tokens * columns);
 #pragma unroll
   for (int i = 0; i < kTilesDown; ++i) {
 #pragma unroll
     for (int j = 0; j < kTilesAcross; ++j) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int row = first_row + warp_row + 16 * i + lane / 4 + e / 2 * 8;
-        const int column = first_column + warp_column + 8 * j + lane % 4 * 2 + e % 2;
-        if (row < tokens && column < out_features) {
-          float sum = sums[i][j][e];
-          if constexpr (kTotals) sum = totals[i][j][e];
-          const long long place = static_cast<long long>(row) * out_features + column;
-          if (gridDim.z > 1) {
-            workspace[blockIdx.z * (static_cast<long long>(tokens) * out_features) + place] = sum;
-          } else {
-            if (bias != nullptr) sum += to_float(bias[column]);
-            out[place] = from_float<T>(sum);
+      for (int down = 0; down < 2; ++down) {
+        const int row = first_row + warp_row + 16 * i + 8 * down + lane / 4;
+        const int column = first_column + warp_column + 8 * j + lane % 4 * 2;
+        Pack<float, 2> pair = {{sums[i][j][2 * down], sums[i][j][2 * down + 1]}};
+        if constexpr (kTotals) pair = {{totals[i][j][2 * down], totals[i][j][2 * down + 1]}};
+        if (row >= tokens || column >= out_features) continue;
+        if (gridDim.z > 1) {
+          store_pair(part_sums + row * columns, column, out_features, pair);
+        } else {
+          if (bias != nullptr) {
+            pair.v[0] += to_float(bias[column]);
+            if (column + 1 < out_features) pair.v[1] += to_float(bias[column + 1]);
           }
+          store_pair(out + row * columns, column, out_features, pair);
         }
       }
     }
