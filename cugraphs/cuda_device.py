@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from cugraphs.arena import POISON
 from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
-from cugraphs.device import InputStaging, Run, converted
+from cugraphs.cuda_kv_pool import CudaKVPool
+from cugraphs.device import InputStaging, KVPool, Run, converted
 from cugraphs.kernel import Array
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare
 from cugraphs.one_line import reason
 from cugraphs.program import Buffer, Program
@@ -117,15 +120,6 @@ def _check_bindings(cuda_major: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _CudaOp:
-    """One op's launches, and the temporaries that no later op touches."""
-
-    label: str
-    launches: Sequence[Prepared]
-    dead: Sequence[Array]
-
-
 class _PinnedStaging:
     """Two pinned twins of the arena's inputs; an event after each copy says when it was taken."""
 
@@ -159,22 +153,26 @@ class CudaDevice:
     shares_host_memory = False
     uses_workspace = True
 
-    def __init__(self, *, allow_tf32: bool = False) -> None:
+    def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
         """Take the current device.
 
         Args:
             allow_tf32: let float32 matrix products round their operands to TF32.
+            tuning_table: a file of ``cugraphs tune``; None takes what there is for this GPU.
 
         Raises:
             CudaUnavailable: as :func:`check_cuda`.
             RuntimeError: cuBLASLt is not installed.
+            ValueError: a tuning table cannot be read.
         """
         self.gpu_name = check_cuda()
         import cupy
 
         self._cupy: Any = cupy
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
-        self.cublaslt = CublasLt(allow_tf32=allow_tf32)
+        self.cublaslt = CublasLt(
+            allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
+        )
 
     @property
     def free_bytes(self) -> int:
@@ -231,10 +229,10 @@ class CudaDevice:
         *,
         workspace: Any,  # noqa: ANN401
         poison: bool,
-    ) -> Run:
-        """Prepare every launch; the call queues them all and returns before they have run."""
+    ) -> list[Run]:
+        """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program)
-        ops = []
+        ops: list[Run] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
             launches = prepare(
@@ -246,26 +244,31 @@ class CudaDevice:
                 workspace=workspace,
             )
             dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
-            ops.append(_CudaOp(f"op {index} {op.kernel.name}", launches, list(dead.values())))
+            ruined = [*dead.values(), *([] if workspace is None else [workspace])]
+            label = f"op {index} {op.kernel.name}"
+            ops.append(partial(self._run_op, label, launches, ruined if poison else ()))
+        return ops
 
-        def run() -> None:
-            for op in ops:
-                try:
-                    for launch in op.launches:
-                        launch()
-                except Exception as error:
-                    error.add_note(f"in {op.label}")
-                    raise
-                if poison:
-                    self._poison(op.dead)
-                    if workspace is not None:
-                        self._poison([workspace])
-
-        return run
+    def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:
+        try:
+            for launch in launches:
+                launch()
+        except Exception as error:
+            error.add_note(f"in {label}")
+            raise
+        self._poison(ruined)
 
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
+
+    def address(self, array: Any) -> int:  # noqa: ANN401
+        """CuPy's."""
+        return int(array.data.ptr)
+
+    def kv_pool(self, cache: KVCacheShape) -> KVPool:
+        """Reserved addresses, backed once it is known what is left."""
+        return CudaKVPool(cache, self.stream)
 
     def poison(self, arrays: Mapping[str, Any]) -> None:
         """Fill arrays with NaN bytes."""

@@ -6,16 +6,18 @@ CuPy.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from cugraphs.arena import numpy_bytes
+from cugraphs.arena import allocate_arrays, numpy_bytes
 from cugraphs.buffer_assignment import ALIGNMENT_BYTES
 from cugraphs.interpreter import bind_ops, poison_arrays, run_ops
 from cugraphs.kernel import DTYPES, Array
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.program import Buffer, Program
 
 Run = Callable[[], None]
@@ -26,6 +28,9 @@ class Replay(Protocol):
 
     def launch(self) -> None:
         """Queue it."""
+
+    def dot(self) -> str:
+        """It in Graphviz's language, with each node's parameters."""
 
 
 class InputStaging(Protocol):
@@ -44,12 +49,43 @@ class InputStaging(Protocol):
         """Queue the copy of its first bytes into the arena; the next twin is then the other."""
 
 
+class KVPool(Protocol):
+    """The KV cache's memory, whose addresses are known before its size.
+
+    Attributes:
+        arrays: K and V of every layer, by buffer name, at their largest.
+    """
+
+    arrays: dict[str, Array]
+
+    def back(self, num_blocks: int) -> None:
+        """Give the first blocks memory; the others are never to be touched.
+
+        Raises:
+            MemoryError: it does not fit.
+        """
+
+    def bytes_of(self, num_blocks: int) -> int:
+        """Memory that so many blocks take."""
+
+    def blocks_in(self, nbytes: int) -> int:
+        """The most blocks that take no more than ``nbytes``."""
+
+
 class Device(Protocol):
     """Memory and execution in one place. Arrays are the device's own (NumPy or CuPy)."""
 
     name: str
     shares_host_memory: bool  # host code can write its arrays directly
     uses_workspace: bool  # kernels' launches need scratch memory
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nobody uses now."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All memory."""
 
     def allocate_bytes(self, nbytes: int) -> Array:
         """A uint8 array aligned to 256 bytes, contents undefined.
@@ -77,8 +113,8 @@ class Device(Protocol):
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> Run:
-        """A call that queues the program on whatever its inputs hold.
+    ) -> list[Run]:
+        """A call for each op of the program, that queues it on whatever its operands hold.
 
         Args:
             program: the step.
@@ -93,6 +129,12 @@ class Device(Protocol):
         Raises:
             CaptureError: it cannot be captured.
         """
+
+    def address(self, array: Array) -> int:
+        """Where an array's first byte is."""
+
+    def kv_pool(self, cache: KVCacheShape) -> KVPool:
+        """Memory for at most ``cache.num_blocks`` blocks of K and V."""
 
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""
@@ -115,12 +157,38 @@ class _InPlace:
         pass
 
 
+class _ZeroedPool:
+    """A pool whose memory comes as it is written."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self.arrays = arrays
+
+    def back(self, num_blocks: int) -> None:
+        pass
+
+    def bytes_of(self, num_blocks: int) -> int:
+        return sum(array[:1].nbytes for array in self.arrays.values()) * num_blocks
+
+    def blocks_in(self, nbytes: int) -> int:
+        return nbytes // self.bytes_of(1)
+
+
 class CpuDevice:
     """NumPy memory; programs run through the kernels' references."""
 
     name = "cpu"
     shares_host_memory = True
     uses_workspace = False
+
+    @property
+    def free_bytes(self) -> int:
+        """What the kernel can still give, without swapping."""
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+
+    @property
+    def total_bytes(self) -> int:
+        """All of the machine's memory."""
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     def allocate_bytes(self, nbytes: int) -> Array:
         """A uint8 array aligned to 256 bytes. Raises MemoryError with the size."""
@@ -157,13 +225,21 @@ class CpuDevice:
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> Run:
+    ) -> list[Run]:
         """Run the references."""
-        return partial(run_ops, bind_ops(program, arrays), poison=poison)
+        return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
 
     def capture(self, run: Run) -> Replay | None:
         """The CPU has no graphs."""
         return None
+
+    def address(self, array: Array) -> int:
+        """NumPy's."""
+        return int(array.ctypes.data)
+
+    def kv_pool(self, cache: KVCacheShape) -> KVPool:
+        """All of it: a page takes memory only once it is written."""
+        return _ZeroedPool(allocate_arrays(cache.types, self.zero_bytes))
 
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""

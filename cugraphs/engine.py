@@ -60,7 +60,7 @@ class Engine:
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
-        self.blocks = BlockManager(cache.num_blocks, cache.block_size)
+        self.blocks = BlockManager(runner.num_kv_blocks, cache.block_size)
         needed = self.blocks.blocks_for(cache.max_model_len)
         if self.blocks.num_usable < needed:
             raise ValueError(

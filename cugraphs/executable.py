@@ -6,14 +6,15 @@ A program is planned at its largest row count. ``bind`` cuts shorter views at th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
 from cugraphs.device import Device, InputStaging, Replay, Run
 from cugraphs.interpreter import TEMPORARIES, check_array
-from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType
+from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim
 from cugraphs.program import Buffer, Kind, Program
 
 INPUTS = "inputs"  # the arena region that holds every program's inputs, one program at a time
@@ -54,18 +55,20 @@ class BoundProgram:
     """A program at one set of sizes.
 
     Attributes:
-        run: queues every launch of one step.
+        ops: a call for each op, that queues it.
+        pieces: what a step calls: the ops, or graphs in place of runs of them.
         inputs: host arrays to fill, by name, in each of the staging buffers.
         input_bytes: of the region of inputs, what a step must send.
         outputs: the device's arrays that hold its results, by name.
-        replay: the same step captured as one graph, once it is.
+        graph: the whole step, where it is captured as one graph.
     """
 
-    run: Run
+    ops: Sequence[Run]
+    pieces: Sequence[Run]
     inputs: tuple[dict[str, Array], ...]
     input_bytes: int
     outputs: dict[str, Array]
-    replay: Replay | None = None
+    graph: Replay | None = None
 
 
 class Executable:
@@ -81,6 +84,7 @@ class Executable:
         state: Mapping[str, Array],
         *,
         poison: bool = False,
+        debug: bool = False,
     ) -> None:
         """Bind weights and state by name.
 
@@ -93,6 +97,7 @@ class Executable:
             state: an array for every STATE buffer.
             poison: fill outputs with NaN bytes before a run, and temporaries after their last use
                 (tests, debugging).
+            debug: check before every run that no array was replaced.
 
         Raises:
             ValueError: an array is missing or has another shape or dtype than its buffer.
@@ -102,9 +107,12 @@ class Executable:
         self._device = device
         self._staging = staging
         self._poison = poison
+        self._debug = debug
+        self._given = {Kind.WEIGHT: weights, Kind.STATE: state}
+        self._graphs: dict[tuple[str, int], dict[int, tuple[int, Replay]]] = {}
         self._fixed: dict[Buffer, Array] = {}
         self._bindings: OrderedDict[tuple[tuple[str, int], ...], BoundProgram] = OrderedDict()
-        for kind, arrays in ((Kind.WEIGHT, weights), (Kind.STATE, state)):
+        for kind, arrays in self._given.items():
             for buffer in planned.program.of_kind(kind):
                 check_array(buffer, arrays.get(buffer.name), {})
                 self._fixed[buffer] = arrays[buffer.name]
@@ -126,10 +134,10 @@ class Executable:
         for buffer in program.of_kind(Kind.TEMP):
             type_ = buffer.type.bind(sizes)
             arrays[buffer] = self._arena.view(TEMPORARIES, type_, offsets[buffer])
+        ops = self._device.bind(program, arrays, workspace=self._workspace(), poison=self._poison)
         bound = BoundProgram(
-            run=self._device.bind(
-                program, arrays, workspace=self._workspace(), poison=self._poison
-            ),
+            ops=ops,
+            pieces=self._pieces(ops, sizes),
             inputs=tuple(
                 {
                     buffer.name: _view(twin, types[buffer], offset)
@@ -153,30 +161,73 @@ class Executable:
         """Queue one step on what :meth:`inputs` was filled with; returns the device's outputs.
 
         It is a replay where the step was captured.
+
+        Raises:
+            RuntimeError: in debug mode, an array that is bound was replaced since.
         """
         bound = self.bind(sizes)
+        if self._debug:
+            self._check_addresses()
         self._staging.send(bound.input_bytes)
         if self._poison:
             self._device.poison(bound.outputs)
-        if bound.replay is not None:
-            bound.replay.launch()
-        else:
-            bound.run()
+        for piece in bound.pieces:
+            piece()
         return bound.outputs
 
     def capture(self, sizes: Sizes) -> Replay | None:
-        """Capture the step at these sizes; None where the device has no graphs.
+        """Capture the whole step at these sizes as one graph; None where the device has none.
 
         Raises:
             CaptureError: the capture failed; the step still runs eagerly.
         """
         bound = self.bind(sizes)
-        bound.replay = self._device.capture(bound.run)
-        return bound.replay
+        bound.graph = self._device.capture(partial(_run_all, bound.ops))
+        if bound.graph is not None:
+            bound.pieces = (bound.graph.launch,)
+        return bound.graph
 
-    def release(self) -> None:
-        """Drop every binding and its graph."""
-        self._bindings.clear()
+    def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
+        """Capture every run of ops whose sizes follow from ``axis`` alone as a graph of its own.
+
+        Attention and what depends on other axes run eagerly between them. Later bindings with the
+        same size of ``axis`` use the graphs too.
+
+        Raises:
+            CaptureError: a capture failed; the step still runs eagerly.
+        """
+        bound = self.bind(sizes)
+        graphs = {}
+        for begin, end in pieces_of(self.planned.program, axis):
+            graph = self._device.capture(partial(_run_all, bound.ops[begin:end]))
+            if graph is not None:
+                graphs[begin] = (end, graph)
+        self._graphs[axis, sizes[axis]] = graphs
+        bound.pieces = self._pieces(bound.ops, sizes)
+        return [graph for _, graph in graphs.values()]
+
+    def _pieces(self, ops: Sequence[Run], sizes: Sizes) -> list[Run]:
+        """The ops, with what is captured for one of the sizes in their place."""
+        found = (self._graphs.get((axis, size)) for axis, size in sizes.items())
+        graphs = next((each for each in found if each is not None), {})
+        pieces, index = [], 0
+        while index < len(ops):
+            if index in graphs:
+                index, graph = graphs[index]
+                pieces.append(graph.launch)
+            else:
+                pieces.append(ops[index])
+                index += 1
+        return pieces
+
+    def _check_addresses(self) -> None:
+        for buffer, array in self._fixed.items():
+            now = self._given[buffer.kind].get(buffer.name)
+            if now is None or self._device.address(now) != self._device.address(array):
+                raise RuntimeError(
+                    f"{self.planned.program.name}: {buffer.kind.value} {buffer.name!r} was "
+                    "replaced after it was bound, expected the same array: copy into it instead"
+                )
 
     def _workspace(self) -> Array | None:
         """The arena's scratch memory for launches, where it has one."""
@@ -184,6 +235,28 @@ class Executable:
             return None
         nbytes = self._arena.regions[WORKSPACE].nbytes
         return self._arena.view(WORKSPACE, ArrayType((nbytes,), "uint8"))
+
+
+def pieces_of(program: Program, axis: str) -> list[tuple[int, int]]:
+    """The runs of ops, as (begin, end), whose sizes follow from ``axis`` alone, without attention.
+
+    They can be captured once for each size of the axis, whatever the other axes are.
+    """
+    runs: list[tuple[int, int]] = []
+    for index, op in enumerate(program.ops):
+        dims = {size.name for size in op.axes.values() if isinstance(size, Dim)}
+        if dims - {axis} or op.kernel.is_attention:
+            continue
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return runs
+
+
+def _run_all(ops: Sequence[Run]) -> None:
+    for op in ops:
+        op()
 
 
 def _view(raw: Array, type_: ArrayType, offset: int) -> Array:

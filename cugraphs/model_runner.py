@@ -6,19 +6,23 @@ The model arrives as an argument; this module does not know Llama.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 
-from cugraphs.arena import Arena, allocate_arrays
+from cugraphs.arena import Arena
+from cugraphs.bucketed_step import BucketedStep, ProgramMemory, StepCounts, plan_buckets
 from cugraphs.compiler import plan_arena, plan_program
-from cugraphs.device import CpuDevice, Device
-from cugraphs.executable import INPUTS, Executable, PlannedProgram
-from cugraphs.kernel import Array, ArrayType
+from cugraphs.device import CaptureError, CpuDevice, Device
+from cugraphs.executable import PlannedProgram
+from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.ladder import Ladder
+from cugraphs.ladder import Ladder, token_ladder
+from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
+from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceBuffers, SequenceState
 from cugraphs.state_mirror import StateMirror, token_counts
@@ -36,7 +40,24 @@ from cugraphs.step_state import (
 )
 from cugraphs.trace import Tracer
 
+GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
+
+_log = logging.getLogger("cugraphs")
+
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
+
+
+def check_graph_mode(mode: str) -> GraphMode:
+    """The mode itself.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if mode not in get_args(GraphMode):
+        raise ValueError(
+            f"LLM: graph_mode is {mode!r}, expected one of {', '.join(get_args(GraphMode))}"
+        )
+    return cast(GraphMode, mode)
 
 
 class Model(Protocol):
@@ -59,6 +80,7 @@ class StepPlan:
         vocab_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        ladder: Ladder | None = None,
         output_logits: bool = False,
     ) -> None:
         """Trace, fuse and assign a decode program per fusion class, and the mixed program.
@@ -69,27 +91,25 @@ class StepPlan:
             vocab_size: of the model.
             max_num_seqs: slots of the sequence state, and the top rung of the ladder.
             max_num_batched_tokens: rows of the largest mixed step.
+            ladder: row counts of decode steps, up to max_num_seqs; None is the default profile.
             output_logits: make the logits an output too.
         """
         self.model = model
         self.cache = cache
         self.output_logits = output_logits
-        self.ladder = Ladder(max_num_seqs)
+        self.ladder = ladder or Ladder(max_num_seqs)
         self.state = SequenceState(max_num_seqs, vocab_size, cache.max_blocks)
         self.vocab_size = vocab_size
         self.max_num_batched_tokens = max_num_batched_tokens
 
-        self.decode: dict[int, PlannedProgram] = {
-            rows: plan_program(f"decode_{rows}", partial(self.record_decode, max_rows=rows))
-            for rows in self.ladder.classes
-        }
+        self.decode = plan_buckets("decode", self.record_decode, self.ladder)
         self.mixed: PlannedProgram = plan_program("mixed", self.record_mixed)
         self.changes: PlannedProgram = plan_program("changes", self._record_changes)
 
-    def record_decode(self, t: Tracer, max_rows: int) -> None:
+    def record_decode(self, t: Tracer, rows: int) -> None:
         """Record a decode step of at most so many rows."""
         state = self.state.declare(t)
-        self._record(t, begin_decode(t, state, max_rows, self.cache.block_size), state)
+        self._record(t, begin_decode(t, state, rows, self.cache.block_size), state)
 
     def record_mixed(self, t: Tracer) -> None:
         """Record a step over chunks of several sequences."""
@@ -137,70 +157,110 @@ class ModelRunner:
         weights: Mapping[str, Array],
         device: Device | None = None,
         *,
+        mode: GraphMode = "none",
+        memory_bytes: int | None = None,
         poison: bool = False,
+        debug: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Allocate the arena, the KV pool and the sequence state, and bind every program.
+        """Allocate the arena and the sequence state, capture, and give what is left to the cache.
 
         Args:
             plan: the planned programs.
             weights: an array of the device for every weight, by name.
             device: runs the programs; None is the CPU.
+            mode: what is captured; a device without graphs runs everything eagerly.
+            memory_bytes: of the device's memory, what everybody on it may use in the end; the KV
+                cache gets what is left of it. None: all blocks of the plan.
             poison: fill temporaries with NaN bytes after their last use (tests, debugging).
+            debug: check before every step that no array was replaced.
+            progress: called with each rung that is captured.
+
+        Raises:
+            MemoryError: it does not fit, or what is left holds no sequence of the model's length.
         """
         self.plan = plan
         self.device: Device = device or CpuDevice()
-        self.arena = plan.arena(workspace=self.device.uses_workspace)
-        self.arena.allocate(self.device.allocate_bytes)
-        self.state = {
-            **allocate_arrays(plan.cache.types, self.device.zero_bytes),
-            **plan.state.allocate(self.device.zero_bytes),
-        }
+        self.mode = mode
+        free_before = self.device.free_bytes
+        self._kv_pool = self.device.kv_pool(plan.cache)
+        self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
         self.mirror = StateMirror(plan.state)
-        input_bytes = self.arena.regions[INPUTS].nbytes
-        staging = self.device.stage(self.arena.view(INPUTS, ArrayType((input_bytes,), "uint8")))
-
-        def executable(planned: PlannedProgram) -> Executable:
-            return Executable(
-                planned, self.arena, self.device, staging, weights, self.state, poison=poison
-            )
-
-        self._decode = {rows: executable(planned) for rows, planned in plan.decode.items()}
-        self._mixed = executable(plan.mixed)
-        self._changes = executable(plan.changes)
-        self.replays: dict[int, int] = {rung: 0 for rung in plan.ladder.rungs}
+        memory = ProgramMemory(
+            plan.programs, self.device, weights, self.state, poison=poison, debug=debug
+        )
+        self.arena = memory.arena
+        self.decode = BucketedStep(plan.ladder, plan.decode, memory)
+        self._mixed = memory.executable(plan.mixed)
+        self._changes = memory.executable(plan.changes)
+        self._token_rungs: Ladder | None = None
         self.num_mixed_steps = 0
-        self.num_padding_rows = 0
+        start = time.perf_counter()
+        free = self.device.free_bytes
+        if mode in ("full", "full_and_piecewise"):
+            self.decode.capture(self._run_dead_rows, progress)
+        if mode in ("piecewise", "full_and_piecewise"):
+            self._capture_pieces()
+        self.capture_seconds = time.perf_counter() - start
+        self.graph_bytes = max(free - self.device.free_bytes, 0)
+        self.static_bytes = free_before - free
+        self.num_kv_blocks = plan.cache.num_blocks
+        if memory_bytes is not None:
+            self.num_kv_blocks = self._affordable_blocks(memory_bytes)
+        self._kv_pool.back(self.num_kv_blocks)
+
+    @property
+    def counts(self) -> StepCounts:
+        """Captures, replays and eager steps so far."""
+        return self.decode.counts
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the KV cache."""
+        return self._kv_pool.bytes_of(self.num_kv_blocks)
+
+    def memory_map(self) -> MemoryMap:
+        """Where the device's memory went, what graphs cost beside what was expected."""
+        launches = sum(len(plan.program.ops) for plan in self.plan.decode.values())
+        expected = expected_graphs(
+            len(self.decode.captured), launches // len(self.plan.decode), HostCosts()
+        )
+        note = f"that the driver keeps for {self.counts.captures} graphs"
+        if expected.nbytes:
+            note += f"; {expected.nbytes:,} were expected"
+        cache = dataclasses.replace(self.plan.cache, num_blocks=self.num_kv_blocks)
+        return map_memory(
+            self.plan.programs,
+            cache,
+            self.arena,
+            graphs=MemoryPart("graphs", self.graph_bytes, note) if self.counts.captures else None,
+            total_bytes=self.device.total_bytes,
+        )
 
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """Run one step over ``chunks``.
 
         Decode chunks alone are a decode step at the smallest rung that holds them; anything else
-        is a mixed step of exactly its size.
+        is a mixed step.
 
         Returns:
             Host arrays by name, with the rows of each chunk that get logits, chunk after chunk.
             The next step overwrites them. Log-probabilities are there only if a chunk wants some.
         """
-        if all(chunk.is_decode for chunk in chunks):
-            return self._collect(chunks, self._run_decode(chunks))
-        return self.run_mixed(chunks)
+        if not all(chunk.is_decode for chunk in chunks):
+            return self.run_mixed(chunks)
+        parts, begin = [], 0
+        for rows in self.decode.split(len(chunks)):
+            part = chunks[begin : begin + rows]
+            parts.append(self._collect(part, self._run_decode(part)))
+            begin += rows
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """As :meth:`run`, always a mixed step."""
         return self._collect(chunks, self._run_mixed(chunks))
-
-    def _collect(
-        self, chunks: Sequence[Chunk], outputs: Mapping[str, Array]
-    ) -> Mapping[str, Array]:
-        """Read what is wanted of a step's outputs, and move the mirror on by its tokens."""
-        wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
-        found = {
-            name: self.device.read(array)
-            for name, array in outputs.items()
-            if wanted or name in ("token_ids", "logits")
-        }
-        self._advance_mirror(chunks, found["token_ids"])
-        return found
 
     def write_slot(
         self,
@@ -225,6 +285,31 @@ class ModelRunner:
             counts = token_counts(self.plan.vocab_size, prompt_token_ids, output_token_ids)
             self.device.write(self.state["token_counts"][slot], counts)
 
+    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        self._place(chunks)
+        inputs = self.decode.inputs(len(chunks))
+        self.mirror.take(inputs["changes"])
+        fill_decode(inputs, chunks)
+        return self.decode.run(len(chunks))
+
+    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        self._place(chunks)
+        tokens = sum(len(chunk.token_ids) for chunk in chunks)
+        logits = sum(chunk.num_logits for chunk in chunks)
+        sizes = {"tokens": tokens, "seqs": len(chunks), "logits": logits}
+        captured = self._token_rungs is not None and tokens <= self._token_rungs.top
+        if captured:
+            assert self._token_rungs is not None
+            sizes["tokens"] = self._token_rungs.rung_for(tokens)
+            self.counts.padding_rows += sizes["tokens"] - tokens
+        inputs = self._mixed.inputs(sizes)
+        self.mirror.take(inputs["changes"])
+        fill_mixed(inputs, chunks)
+        self.num_mixed_steps += 1
+        if not captured:
+            self.counts.eager_steps["a step with prompt tokens"] += 1
+        return {name: array[:logits] for name, array in self._mixed.run(sizes).items()}
+
     def _place(self, chunks: Sequence[Chunk]) -> None:
         """Make the state stand where the chunks begin, but for the changes that a step can send."""
         self.mirror.place(chunks)
@@ -232,31 +317,18 @@ class ModelRunner:
             self.mirror.take(self._changes.inputs({})["changes"])
             self._changes.run({})
 
-    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        self._place(chunks)
-        rung = self.plan.ladder.rung_for(len(chunks))
-        executable = self._decode[self.plan.ladder.class_for(rung)]
-        sizes = {"rows": rung}
-        inputs = executable.inputs(sizes)
-        self.mirror.take(inputs["changes"])
-        fill_decode(inputs, chunks)
-        outputs = executable.run(sizes)
-        self.replays[rung] += 1
-        self.num_padding_rows += rung - len(chunks)
-        return {name: array[: len(chunks)] for name, array in outputs.items()}
-
-    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        self._place(chunks)
-        sizes = {
-            "tokens": sum(len(chunk.token_ids) for chunk in chunks),
-            "seqs": len(chunks),
-            "logits": sum(chunk.num_logits for chunk in chunks),
+    def _collect(
+        self, chunks: Sequence[Chunk], outputs: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Read what is wanted of a step's outputs, and move the mirror on by its tokens."""
+        wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
+        found = {
+            name: self.device.read(array)
+            for name, array in outputs.items()
+            if wanted or name in ("token_ids", "logits")
         }
-        inputs = self._mixed.inputs(sizes)
-        self.mirror.take(inputs["changes"])
-        fill_mixed(inputs, chunks)
-        self.num_mixed_steps += 1
-        return self._mixed.run(sizes)
+        self._advance_mirror(chunks, found["token_ids"])
+        return found
 
     def _advance_mirror(self, chunks: Sequence[Chunk], token_ids: Array) -> None:
         """Move the mirror on by what each chunk that samples has sampled."""
@@ -269,3 +341,48 @@ class ModelRunner:
                 row_ids[last] = chunk.slot
                 positions[last] = chunk.start + len(chunk.token_ids)
         self.mirror.advance(token_ids, row_ids, positions)
+
+    def _run_dead_rows(self, rows: int) -> None:
+        """An eager decode step of rows without a sequence: it loads all that the step needs."""
+        inputs = self.decode.inputs(rows)
+        inputs["changes"][:, 0] = -1
+        fill_decode(inputs, ())
+        self.decode.run(rows)
+
+    def _capture_pieces(self) -> None:
+        """Capture the runs of ops between attention at every token rung, the largest first."""
+        rungs = token_ladder(self.plan.state.num_slots, self.plan.max_num_batched_tokens)
+        for tokens in reversed(rungs.rungs):
+            sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
+            inputs = self._mixed.inputs(sizes)
+            inputs["changes"][:, 0] = -1
+            fill_mixed(inputs, ())
+            self._mixed.run(sizes)
+            try:
+                graphs = self._mixed.capture_pieces("tokens", sizes)
+            except CaptureError as error:
+                _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
+                return
+            self.counts.captures += len(graphs)
+            if not graphs:
+                return  # a device without graphs
+        self._token_rungs = rungs
+
+    def _affordable_blocks(self, memory_bytes: int) -> int:
+        """Blocks of the cache that fit beside all that is in memory now.
+
+        Raises:
+            MemoryError: fewer than one sequence needs.
+        """
+        cache = self.plan.cache
+        used = self.device.total_bytes - self.device.free_bytes
+        blocks = min(self._kv_pool.blocks_in(memory_bytes - used), cache.num_blocks)
+        if blocks < cache.max_blocks + 1:
+            raise MemoryError(
+                f"{self.device.name}: {max(memory_bytes - used, 0):,} bytes are left for the KV "
+                f"cache, expected {self._kv_pool.bytes_of(cache.max_blocks + 1):,} for one "
+                f"sequence of {cache.max_model_len} tokens ({used:,} of {memory_bytes:,} bytes are "
+                "in use); lower max_model_len, max_num_seqs or max_num_batched_tokens, or raise "
+                "gpu_memory_utilization"
+            )
+        return blocks

@@ -199,16 +199,14 @@ def fill_decode(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:
 def fill_mixed(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:
     """Write the chunks one after the other; what the inputs have room for beyond them is dead."""
     live, logits_begin = len(chunks), 0
-    counts = np.cumsum([len(chunk.token_ids) for chunk in chunks])
-    starts = inputs["query_start_loc"]
-    starts[0] = 0
-    starts[1 : live + 1] = counts
-    starts[live + 1 :] = counts[-1]
+    ends = np.cumsum([0, *(len(chunk.token_ids) for chunk in chunks)])
+    inputs["query_start_loc"][: live + 1] = ends
+    inputs["query_start_loc"][live + 1 :] = ends[-1]
     inputs["slot_ids"][:live] = [chunk.slot for chunk in chunks]
     inputs["slot_ids"][live:] = -1
-    inputs["new_token_ids"][counts[-1] :] = 0
-    for chunk, end in zip(chunks, counts.tolist(), strict=True):
-        begin, targets = end - len(chunk.token_ids), len(chunk.prompt_targets)
+    inputs["new_token_ids"][ends[-1] :] = 0
+    for chunk, begin, end in zip(chunks, ends.tolist(), ends[1:].tolist(), strict=False):
+        targets = len(chunk.prompt_targets)
         inputs["new_token_ids"][begin:end] = chunk.token_ids
         known = slice(logits_begin, logits_begin + targets)
         inputs["logits_indices"][known] = range(begin, begin + targets)

@@ -241,6 +241,7 @@ PAGED_DECODE_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    is_attention=True,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),

@@ -211,6 +211,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    is_attention=True,
     cases=(
         prefill_case("one_row", Heads(4, 2, 64), [(1, 1)]),
         prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),

@@ -23,9 +23,9 @@ from cugraphs.executable import PlannedProgram
 from cugraphs.fusion import fuse
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.model_runner import StepPlan
+from cugraphs.model_shapes import MODEL_SHAPES, model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.rope import RopeConfig
 from cugraphs.program import Program
 from cugraphs.trace import Tracer
 
@@ -34,33 +34,7 @@ PHASES = ("trace", "fuse", "assign", "verify")
 MAX_MODEL_LEN, BLOCK_SIZE = 8192, 16
 T = TypeVar("T")
 
-MODELS = {
-    "llama-3.1-8b": LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=131072,
-        rope=RopeConfig(theta=500000.0),
-    ),
-    "smollm2-135m": LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=8192,
-        rope=RopeConfig(theta=100000.0),
-        tie_word_embeddings=True,
-    ),
-}
+MODELS = ("llama-3.1-8b", "smollm2-135m")
 
 
 def step_plan(config: LlamaConfig, max_num_seqs: int, tokens: int) -> StepPlan:
@@ -142,11 +116,11 @@ def memory_row(name: str, assignment: BufferAssignment) -> str:
 
 def bench(name: str, max_num_seqs: int, token_counts: list[int], repeats: int) -> None:
     """Print both tables and the totals of one model."""
-    config = MODELS[name]
+    config = LlamaConfig.from_hf(model_shape(name), name)
     plans = {tokens: step_plan(config, max_num_seqs, tokens) for tokens in token_counts}
     plan = plans[token_counts[0]]
     steps: dict[str, Step] = {
-        f"decode_{rows}": partial(plan.record_decode, max_rows=rows) for rows in plan.ladder.classes
+        f"decode_{rows}": partial(plan.record_decode, rows=rows) for rows in plan.ladder.classes
     }
     steps |= {f"mixed_{tokens}": each.record_mixed for tokens, each in plans.items()}
     timings = [measure(step_name, step, repeats) for step_name, step in steps.items()]
@@ -174,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=[*MODELS], help="default: all of them")
+    parser.add_argument("--model", choices=MODEL_SHAPES, help="default: an 8B and a 135M")
     parser.add_argument("--max-num-seqs", type=int, default=256, metavar="N")
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 8192], metavar="N")
     parser.add_argument("--repeats", type=int, default=10, metavar="N")

@@ -188,7 +188,12 @@ def test_a_cache_too_small_for_one_sequence_is_refused(engine):
     cache = dataclasses.replace(engine._runner.plan.cache, num_blocks=16)
     plan = SimpleNamespace(cache=cache, max_num_batched_tokens=64)
     with pytest.raises(ValueError) as caught:
-        Engine(SimpleNamespace(plan=plan), engine._tokenizer, vocab_size=163, max_num_seqs=4)
+        Engine(
+            SimpleNamespace(plan=plan, num_kv_blocks=cache.num_blocks),
+            engine._tokenizer,
+            vocab_size=163,
+            max_num_seqs=4,
+        )
     assert "has 15 usable blocks of 4 tokens, expected at least 16" in str(caught.value)
     assert "raise num_kv_blocks to 17 or lower max_model_len" in str(caught.value)
 
