@@ -60,6 +60,7 @@ class LLM:
         capture_sizes: str | Sequence[int] = "default",
         max_capture_size: int | None = None,
         off_ladder: OffLadder = "split",
+        prefix_caching: bool = True,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
         tuning_table: str | Path | None = None,
@@ -88,6 +89,9 @@ class LLM:
                 "throughput", "vllm", or a list.
             max_capture_size: the largest of them; default max_num_seqs.
             off_ladder: what a larger batch does: "split", run "eager", or be an "error".
+            prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
+                uses what is in the cache of it. The rest of the prompt is then computed in another
+                shape, so last bits can differ; not with batch_invariant.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
@@ -146,6 +150,7 @@ class LLM:
             vocab_size=self.config.vocab_size,
             max_num_seqs=max_num_seqs,
             seed=seed,
+            prefix_caching=prefix_caching,
         )
 
     def memory_map(self) -> MemoryMap:

@@ -30,7 +30,7 @@ def run_of(device, mode, variant="gqa", **options):
 
 def prompts_of(count, seed=0):
     rng = np.random.default_rng(seed)
-    return [rng.integers(3, 80, int(rng.integers(2, 20))).tolist() for _ in range(count)]
+    return [rng.integers(3, 80, int(rng.integers(1, 5))).tolist() for _ in range(count)]
 
 
 def decode_steps(run, prompts, count):
