@@ -1,55 +1,53 @@
-// linear_tiles: out = x @ weight.T + bias whose every result is one fixed chain of operations,
-// whatever tile of whatever size it lies in; linear_sum: the last link where parts ran apart.
+// linear_tiles: out = x @ weight.T + bias where every result is one fixed chain of operations,
+// whatever tile of whatever size it lies in; linear_sum: the end of the chain where it has parts.
 //
-// The chain: in_features is cut into `parts`, at multiples of 128 bytes. In a part, float32 sums go
-// through k from its start: for float by fmaf, k by k; for 16-bit types by tensor cores, 16 k a step.
-// Then the sums of the parts are added in order, then the bias, then the result is rounded to T.
-// Elements after in_features are zeros.
-// `parts` follows from the weight's shape, never from the number of rows. Other rows, and tiles of
-// other sizes, share instructions with a result but not one of its operands.
+// The chain: in_features is cut into `parts`, at multiples of 128 bytes. In a part a float32 sum goes
+// through k from the part's start: for float by fmaf, k by k; for 16-bit types by tensor cores, 16 k a
+// step. The sums of the parts are then added in order, then the bias, then it rounds to T, once.
+// Elements after in_features are zeros. `parts` follows from the weight's shape, never from the
+// number of rows. Other rows of a tile share instructions with a result, but none of its operands.
 //
-// A block makes a tile of out; tiles of x and weight, kChunks chunks of 16 bytes deep, stream
-// through shared memory in kStages stages. A warp makes kWarpRows x kWarpColumns of the tile.
+// blockIdx.x is a tile of out, blockIdx.y the part. Tiles of x and weight, 128 bytes of k deep, stream
+// through shared memory in kStages stages; a warp makes kWarpRows x kWarpColumns of the block's tile.
+// Does not use wgmma or TMA, so large products get half of what the card's matrix libraries get.
 #pragma once
 #include "common.cuh"
 #include "ptx.cuh"
 
-constexpr int kChunkBytes = 16;
-constexpr int kPartBytes =
-    128;  // parts are multiples of it, so that each depth of tiles divides them
+constexpr int kChunkBytes = 16;                     // what a thread copies at a time
+constexpr int kChunks = 8;                          // in a row of a tile
+constexpr int kDepthBytes = kChunks * kChunkBytes;  // of a row of a tile
 constexpr int kRowTilesTogether = 16;  // run at about the same time, and share weights in the cache
 
 // Where in a tile chunk `chunk` of row `row` lies. Chunks of a row change places so that lanes that
 // read one chunk of 8 adjacent rows, or of 4 rows two apart, use different banks.
-template <int kChunks>
 __device__ __forceinline__ int chunk_place(int row, int chunk) {
-  static_assert(kChunks == 4 || kChunks == 8, "a tile is 64 or 128 bytes deep");
-  const int turn = kChunks == 8 ? (row & 1) << 2 | (row >> 1 & 3) : row >> 1 & 3;
+  const int turn = (row & 1) << 2 | (row >> 1 & 3);
   return (row * kChunks + (chunk ^ turn)) * kChunkBytes;
 }
 
-// What a thread copies of each tile of kRows rows of a matrix: one chunk of every kStride-th row.
-template <typename T, int kRows, int kChunks, int kThreads, bool kAligned>
+// What a thread copies of the tiles of one matrix: a chunk of every kStride-th of kRows rows. With
+// kAligned every row of the matrix begins at a multiple of 16 bytes.
+template <typename T, int kRows, int kThreads, bool kAligned>
 class TileCopy {
  public:
-  // The matrix is T [rows, columns]; the tile begins with row first_row, which may lie after the end.
+  // The matrix is T [rows, columns]; the tiles begin with its row first_row.
   __device__ __forceinline__
   TileCopy(const T* __restrict__ matrix, int first_row, int rows, int columns)
-      : matrix_(matrix), columns_(columns), row_(threadIdx.x / kChunks) {
-    rows_ = min(rows - first_row, kRows);
-    first_ = matrix + static_cast<long long>(first_row + row_) * columns;
-  }
+      : matrix_(matrix),
+        first_(matrix + static_cast<long long>(first_row + threadIdx.x / kChunks) * columns),
+        rows_(rows - first_row),
+        columns_(columns) {}
 
-  // Begins to copy the part of the tile from column `column` on; zeros after the matrix's end.
+  // Begins to copy the tile that begins with column `column`; zeros after the matrix's end.
   __device__ __forceinline__ void start(unsigned char* tile, int column) const {
     const int chunk = threadIdx.x % kChunks;
     column += chunk * kWidth;
 #pragma unroll
-    for (int i = 0; i < (kRows + kStride - 1) / kStride; ++i) {
-      const int row = row_ + i * kStride;
-      if (kRows % kStride && row >= kRows) break;
-      unsigned char* to = tile + chunk_place<kChunks>(row, chunk);
+    for (int i = 0; i < kRows / kStride; ++i) {
+      const int row = threadIdx.x / kChunks + i * kStride;
       const T* from = first_ + static_cast<long long>(i * kStride) * columns_ + column;
+      unsigned char* to = tile + chunk_place(row, chunk);
       if constexpr (kAligned) {
         const bool inside = row < rows_ && column < columns_;
         cp_async16(to, inside ? from : matrix_, inside);
@@ -66,19 +64,14 @@ class TileCopy {
  private:
   static constexpr int kWidth = kChunkBytes / sizeof(T);
   static constexpr int kStride = kThreads / kChunks;
-  static_assert(kStride % 8 == 0, "a thread's chunk lies at the same place in all of its rows");
+  static_assert(kRows % kStride == 0, "all threads copy equally many chunks");
+  static_assert(kStride % 8 == 0, "a thread's chunks all lie at the same place in their rows");
 
   const T* matrix_;
   const T* first_;  // of the thread's first row
+  int rows_;        // of the matrix, from the tile's first on
   int columns_;
-  int row_;
-  int rows_;  // of the tile that the matrix has
 };
-
-template <typename V>
-__device__ __forceinline__ V chunk_at(const unsigned char* tile, int place) {
-  return *reinterpret_cast<const V*>(tile + place);
-}
 
 // sums += the products of a warp's rows of both tiles, through their whole depth. Lane l holds, of
 // each 16 x 8 results, those that mma_m16n8k16 gives it: rows l/4 and l/4 + 8, columns 2*(l%4) and
@@ -91,36 +84,34 @@ struct Products {
     unsigned x[kTilesDown][4];
     unsigned weight[kTilesAcross / 2][4];  // of two 8-column tiles
 
-    template <int kChunks>
     __device__ __forceinline__ void load(
         const unsigned char* x_tile, const unsigned char* weight_tile, int chunk) {
       const int lane = threadIdx.x % 32;
-      const int x_place = chunk_place<kChunks>(lane % 16, chunk + lane / 16);
-      const int weight_place = chunk_place<kChunks>(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2);
+      const int x_place = chunk_place(lane % 16, chunk + lane / 16);
+      const int weight_place = chunk_place(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2);
 #pragma unroll
       for (int i = 0; i < kTilesDown; ++i) {
-        ldmatrix_x4(x[i], x_tile + x_place + chunk_place<kChunks>(16 * i, 0));
+        ldmatrix_x4(x[i], x_tile + x_place + chunk_place(16 * i, 0));
       }
 #pragma unroll
       for (int j = 0; j < kTilesAcross / 2; ++j) {
-        ldmatrix_x4(weight[j], weight_tile + weight_place + chunk_place<kChunks>(16 * j, 0));
+        ldmatrix_x4(weight[j], weight_tile + weight_place + chunk_place(16 * j, 0));
       }
     }
   };
 
-  template <int kChunks, int kTilesDown, int kTilesAcross>
+  template <int kTilesDown, int kTilesAcross>
   static __device__ __forceinline__ void add(
       float (&sums)[kTilesDown][kTilesAcross][4],
       const unsigned char* x_tile,
       const unsigned char* weight_tile) {
     static_assert(kTilesAcross % 2 == 0, "ldmatrix_x4 loads two 8-column tiles");
+    constexpr int kSteps = kChunks / 2;
     Fragments<kTilesDown, kTilesAcross> fragments[2];  // the next are loaded under the products
-    fragments[0].template load<kChunks>(x_tile, weight_tile, 0);
+    fragments[0].load(x_tile, weight_tile, 0);
 #pragma unroll
-    for (int step = 0; step < kChunks / 2; ++step) {
-      if (step + 1 < kChunks / 2) {
-        fragments[(step + 1) % 2].template load<kChunks>(x_tile, weight_tile, 2 * step + 2);
-      }
+    for (int step = 0; step < kSteps; ++step) {
+      if (step + 1 < kSteps) fragments[(step + 1) % 2].load(x_tile, weight_tile, 2 * step + 2);
       const auto& now = fragments[step % 2];
 #pragma unroll
       for (int j = 0; j < kTilesAcross; ++j) {
@@ -134,38 +125,36 @@ struct Products {
 
 template <>
 struct Products<float> {
-  template <int kChunks, int kTilesDown, int kTilesAcross>
+  template <int kTilesDown, int kTilesAcross>
   static __device__ __forceinline__ void add(
       float (&sums)[kTilesDown][kTilesAcross][4],
       const unsigned char* x_tile,
       const unsigned char* weight_tile) {
     using Four = Pack<float, 4>;
-    const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
+    const int first_row = threadIdx.x % 32 / 4, first_column = threadIdx.x % 4 * 2;
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       Four values[kTilesDown][2];
 #pragma unroll
       for (int i = 0; i < kTilesDown; ++i) {
 #pragma unroll
         for (int down = 0; down < 2; ++down) {
-          const int row = group + 16 * i + 8 * down;
-          values[i][down] = chunk_at<Four>(x_tile, chunk_place<kChunks>(row, chunk));
+          const int place = chunk_place(first_row + 16 * i + 8 * down, chunk);
+          values[i][down] = *reinterpret_cast<const Four*>(x_tile + place);
         }
       }
 #pragma unroll
       for (int j = 0; j < kTilesAcross; ++j) {
 #pragma unroll
         for (int right = 0; right < 2; ++right) {
-          const int row = pair + right + 8 * j;
-          const Four weights = chunk_at<Four>(weight_tile, chunk_place<kChunks>(row, chunk));
+          const int place = chunk_place(first_column + 8 * j + right, chunk);
+          const Four weights = *reinterpret_cast<const Four*>(weight_tile + place);
 #pragma unroll
           for (int i = 0; i < kTilesDown; ++i) {
 #pragma unroll
             for (int down = 0; down < 2; ++down) {
+              float& sum = sums[i][j][2 * down + right];
 #pragma unroll
-              for (int k = 0; k < 4; ++k) {
-                float& sum = sums[i][j][2 * down + right];
-                sum = fmaf(values[i][down].v[k], weights.v[k], sum);
-              }
+              for (int k = 0; k < 4; ++k) sum = fmaf(values[i][down].v[k], weights.v[k], sum);
             }
           }
         }
@@ -174,10 +163,9 @@ struct Products<float> {
   }
 };
 
-// Stores a row's elements `column`, which is even, and the next one if the row has it.
+// Stores elements `column`, which is even, and the next one of a row of so many columns.
 template <typename T>
-__device__ __forceinline__ void store_pair(
-    T* __restrict__ row, int column, int columns, const Pack<float, 2>& pair) {
+__device__ __forceinline__ void store_pair(T* row, int column, int columns, Pack<float, 2> pair) {
   const Pack<T, 2> rounded = {{from_float<T>(pair.v[0]), from_float<T>(pair.v[1])}};
   if (columns % 2 == 0) {
     *reinterpret_cast<Pack<T, 2>*>(row + column) = rounded;
@@ -187,38 +175,35 @@ __device__ __forceinline__ void store_pair(
   }
 }
 
-// blockIdx.x is the tile; blockIdx.z is the part where parts run apart, which then stores its sums
-// in the workspace. With kTotals the block goes through all parts, and has their total in registers.
+// With one part it stores results; with more of them, sums of the parts in the workspace.
 template <
     typename T,
     int kTileRows,
     int kTileColumns,
     int kWarpRows,
     int kWarpColumns,
-    int kChunks,
     int kStages,
-    bool kAligned,
-    bool kTotals>
+    bool kAligned>
 __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpColumns) * 32, 1)
     linear_tiles(
-        T* __restrict__ out,            // [tokens, out_features]
-        float* __restrict__ workspace,  // [parts, tokens, out_features] where parts run apart
-        const T* __restrict__ x,        // [tokens, in_features]
+        T* __restrict__ out,            // [all tokens, out_features]
+        float* __restrict__ workspace,  // [parts, tokens, out_features] where there are parts
+        const T* __restrict__ x,        // [all tokens, in_features]
         const T* __restrict__ weight,   // [out_features, in_features]
         const T* __restrict__ bias,     // [out_features] or null
-        int tokens,
+        int first_token,                // of those that this launch computes
+        int tokens,                     // that this launch computes
         int in_features,
-        int out_features,
-        int parts) {
+        int out_features) {
   constexpr int kWarpsAcross = kTileColumns / kWarpColumns;
   constexpr int kThreads = kTileRows / kWarpRows * kWarpsAcross * 32;
   constexpr int kTilesDown = kWarpRows / 16, kTilesAcross = kWarpColumns / 8;
-  constexpr int kDepth = kChunks * kChunkBytes / sizeof(T);  // k of a stage
-  constexpr int kStageBytes = (kTileRows + kTileColumns) * kChunks * kChunkBytes;
+  constexpr int kDepth = kDepthBytes / sizeof(T);
+  constexpr int kStageBytes = (kTileRows + kTileColumns) * kDepthBytes;
   extern __shared__ __align__(16) unsigned char smem[];
   let_next_kernel_start();
 
-  // Row tiles take turns within kRowTilesTogether of them, then columns follow.
+  // kRowTilesTogether row tiles for one column tile, then for the next one.
   const int row_tiles = (tokens + kTileRows - 1) / kTileRows;
   const int column_tiles = (out_features + kTileColumns - 1) / kTileColumns;
   const int first_row_tile = blockIdx.x / (kRowTilesTogether * column_tiles) * kRowTilesTogether;
@@ -231,59 +216,35 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
   const int warp_row = warp / kWarpsAcross * kWarpRows;
   const int warp_column = warp % kWarpsAcross * kWarpColumns;
 
-  constexpr int kPartDepth = kPartBytes / sizeof(T);
-  const int units = (in_features + kPartDepth - 1) / kPartDepth;
-  const auto part_begin = [&](int part) {  // in stages
-    return static_cast<int>(static_cast<long long>(units) * part / parts) * (kPartDepth / kDepth);
-  };
-  int part = blockIdx.z;
-  const int begin = part_begin(part), end = kTotals ? part_begin(parts) : part_begin(part + 1);
-  int part_end = part_begin(part + 1);
+  const int part = blockIdx.y, parts = gridDim.y;
+  const int depths = (in_features + kDepth - 1) / kDepth;  // what stages are filled with
+  const int begin = depths * part / parts, end = depths * (part + 1) / parts;
 
-  const TileCopy<T, kTileRows, kChunks, kThreads, kAligned> x_copy(
-      x, first_row, tokens, in_features);
-  const TileCopy<T, kTileColumns, kChunks, kThreads, kAligned> weight_copy(
+  const T* const own_x = x + static_cast<long long>(first_token) * in_features;
+  const TileCopy<T, kTileRows, kThreads, kAligned> x_copy(own_x, first_row, tokens, in_features);
+  const TileCopy<T, kTileColumns, kThreads, kAligned> weight_copy(
       weight, first_column, out_features, in_features);
-  const auto start = [&](int stage) {
-    if (stage < end) {
-      unsigned char* tiles = smem + (stage - begin) % kStages * kStageBytes;
-      x_copy.start(tiles, stage * kDepth);
-      weight_copy.start(tiles + kTileRows * kChunks * kChunkBytes, stage * kDepth);
+  const auto start_copies = [&](int depth) {
+    if (depth < end) {
+      unsigned char* stage = smem + (depth - begin) % kStages * kStageBytes;
+      x_copy.start(stage, depth * kDepth);
+      weight_copy.start(stage + kTileRows * kDepthBytes, depth * kDepth);
     }
-    cp_async_commit();  // an empty group too, so that the count of groups is that of stages
+    cp_async_commit();  // an empty group too, so that groups count depths
   };
-  for (int ahead = 0; ahead < kStages - 1; ++ahead) start(begin + ahead);
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(begin + ahead);
 
   float sums[kTilesDown][kTilesAcross][4] = {};
-  float totals[kTotals ? kTilesDown : 1][kTotals ? kTilesAcross : 1][4];
-  for (int stage = begin; stage < end; ++stage) {
+  for (int depth = begin; depth < end; ++depth) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // the stage is there for all, and no warp reads the one before it any more
-    start(stage + kStages - 1);
-    const unsigned char* tiles = smem + (stage - begin) % kStages * kStageBytes;
-    Products<T>::template add<kChunks, kTilesDown, kTilesAcross>(
-        sums, tiles + warp_row * kChunks * kChunkBytes,
-        tiles + (kTileRows + warp_column) * kChunks * kChunkBytes);
-    if constexpr (kTotals) {
-      if (stage + 1 == part_end) {
-#pragma unroll
-        for (int i = 0; i < kTilesDown; ++i) {
-#pragma unroll
-          for (int j = 0; j < kTilesAcross; ++j) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              totals[i][j][e] = part == 0 ? sums[i][j][e] : totals[i][j][e] + sums[i][j][e];
-              sums[i][j][e] = 0.0f;
-            }
-          }
-        }
-        part_end = part_begin(++part + 1);
-      }
-    }
+    start_copies(depth + kStages - 1);
+    const unsigned char* stage = smem + (depth - begin) % kStages * kStageBytes;
+    Products<T>::add(
+        sums, stage + warp_row * kDepthBytes, stage + (kTileRows + warp_column) * kDepthBytes);
   }
 
   const long long columns = out_features;
-  float* const part_sums = workspace + blockIdx.z * (tokens * columns);
 #pragma unroll
   for (int i = 0; i < kTilesDown; ++i) {
 #pragma unroll
@@ -292,17 +253,17 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
       for (int down = 0; down < 2; ++down) {
         const int row = first_row + warp_row + 16 * i + 8 * down + lane / 4;
         const int column = first_column + warp_column + 8 * j + lane % 4 * 2;
-        Pack<float, 2> pair = {{sums[i][j][2 * down], sums[i][j][2 * down + 1]}};
-        if constexpr (kTotals) pair = {{totals[i][j][2 * down], totals[i][j][2 * down + 1]}};
         if (row >= tokens || column >= out_features) continue;
-        if (gridDim.z > 1) {
+        Pack<float, 2> pair = {{sums[i][j][2 * down], sums[i][j][2 * down + 1]}};
+        if (parts > 1) {
+          float* const part_sums = workspace + part * (tokens * columns);
           store_pair(part_sums + row * columns, column, out_features, pair);
         } else {
           if (bias != nullptr) {
             pair.v[0] += to_float(bias[column]);
             if (column + 1 < out_features) pair.v[1] += to_float(bias[column + 1]);
           }
-          store_pair(out + row * columns, column, out_features, pair);
+          store_pair(out + (first_token + row) * columns, column, out_features, pair);
         }
       }
     }
@@ -312,14 +273,16 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
 // out = the sums of the parts, in order, + bias. A thread makes kWidth results of a row.
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear_sum(
-    T* __restrict__ out,                  // [tokens, out_features]
+    T* __restrict__ out,                  // [all tokens, out_features]
     const float* __restrict__ workspace,  // [parts, tokens, out_features]
     const T* __restrict__ bias,           // [out_features] or null
-    int tokens,
+    int first_token,                      // of those that this launch computes
+    int tokens,                           // that this launch computes
     int out_features,
     int parts) {
   using Sums = Pack<float, kWidth>;
-  const long long vectors = static_cast<long long>(tokens) * out_features / kWidth;
+  const int row_vectors = out_features / kWidth;
+  const long long vectors = static_cast<long long>(tokens) * row_vectors;
   const long long vector = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   wait_for_previous_kernel();
   if (vector >= vectors) return;
@@ -330,12 +293,13 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sum(
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) total.v[k] += next.v[k];
   }
-  const int column = vector * kWidth % out_features;
+  const int column = static_cast<int>(vector % row_vectors) * kWidth;
   Pack<T, kWidth> result;
 #pragma unroll
   for (int k = 0; k < kWidth; ++k) {
     if (bias != nullptr) total.v[k] += to_float(bias[column + k]);
     result.v[k] = from_float<T>(total.v[k]);
   }
-  reinterpret_cast<Pack<T, kWidth>*>(out)[vector] = result;
+  const long long first = static_cast<long long>(first_token) * row_vectors;
+  reinterpret_cast<Pack<T, kWidth>*>(out)[first + vector] = result;
 }
