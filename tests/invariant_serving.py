@@ -15,7 +15,8 @@ from cugraphs.device import CpuDevice, Device
 from cugraphs.engine import Engine
 from cugraphs.json_file import read_json_object
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.ladder import PROFILES, Ladder
+from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import load_weights
@@ -49,12 +50,16 @@ class Limits:
         max_num_batched_tokens: and with it the chunks of prompts.
         num_blocks: few of them make sequences wait and be preempted.
         arrivals: (steps that run before it arrives, number of the request), in order.
+        rungs: the ladder's, a profile or row counts.
+        prefix_caching: prompts that begin alike share blocks.
     """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     num_blocks: int
     arrivals: tuple[tuple[int, int], ...]
+    rungs: str | tuple[int, ...] = "default"
+    prefix_caching: bool = False
 
 
 class RecordingRunner(ModelRunner):
@@ -87,9 +92,15 @@ class Server:
     """One model in one dtype on one device; serves lists of requests within limits."""
 
     def __init__(
-        self, folder: Path, dtype: str, *, max_model_len: int, device: Device | None = None
+        self,
+        folder: Path,
+        dtype: str,
+        *,
+        max_model_len: int,
+        device: Device | None = None,
+        mode: GraphMode = "none",
     ) -> None:
-        self.dtype, self.max_model_len = dtype, max_model_len
+        self.dtype, self.max_model_len, self.mode = dtype, max_model_len, mode
         self.device = device or CpuDevice()
         files = [read_json_object(folder / f"{n}.json") for n in ("config", "generation_config")]
         self.tokenizer = Tokenizer.load(folder, *files)
@@ -127,9 +138,10 @@ class Server:
             vocab_size=config.vocab_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            ladder=Ladder(limits.max_num_seqs, limits.rungs),
             output_logits=True,
         )
-        runner = RecordingRunner(plan, self.weights, self.device, poison=True)
+        runner = RecordingRunner(plan, self.weights, self.device, mode=self.mode, poison=True)
         runner.logits, runner.seeds = {}, {}
         for name, array in runner.state.items():
             if "cache" in name:  # whatever is read before it is written shows
@@ -139,6 +151,7 @@ class Server:
             self.tokenizer,
             vocab_size=config.vocab_size,
             max_num_seqs=limits.max_num_seqs,
+            prefix_caching=limits.prefix_caching,
         )
         requests = {}
         for steps, number in limits.arrivals:
@@ -163,8 +176,12 @@ class Server:
 
 
 def requests_of(server: Server, longest: int, count: int) -> list[Asked]:
-    """Prompts of 1 to ``longest`` random tokens, greedy and drawn, some with prompt logits."""
+    """Prompts of 1 to ``longest`` random tokens, greedy and drawn, some with prompt logits.
+
+    Every other prompt begins as the others of them do.
+    """
     rng = np.random.default_rng(11)
+    common = rng.integers(5, server.config.vocab_size, longest // 2)
     lengths = [1, 2, longest, *rng.integers(3, longest, count - 3)]
     asked = []
     for number, length in enumerate(lengths):
@@ -177,6 +194,8 @@ def requests_of(server: Server, longest: int, count: int) -> list[Asked]:
             prompt_logprobs=0 if number % 3 == 0 else None,
         )
         prompt = rng.integers(5, server.config.vocab_size, length)
+        if number % 2:
+            prompt[: len(common)] = common[:length]
         asked.append(Asked(tuple(prompt.tolist()), params))
     return asked
 
@@ -192,6 +211,11 @@ def limits_for(draw: st.DrawFn, server: Server, count: int, budgets: Sequence[in
         max_num_batched_tokens=max(max_num_seqs, draw(st.sampled_from(budgets))),
         num_blocks=server.fewest_blocks + spare,
         arrivals=tuple((draw(st.sampled_from([0, 0, 1, 3])), number) for number in numbers),
+        rungs=draw(
+            st.sampled_from([*PROFILES])
+            | st.lists(st.integers(1, max_num_seqs), min_size=1).map(tuple)
+        ),
+        prefix_caching=draw(st.booleans()),
     )
 
 

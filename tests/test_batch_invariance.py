@@ -53,9 +53,19 @@ def test_the_demo_model(demo, data):
 def test_preempted_sequences(tiny):
     """The one list of limits of which it is known that they preempt."""
     server, asked, alone = tiny
-    limits = Limits(COUNT, 64, server.fewest_blocks + 10, tuple((0, n) for n in range(COUNT)))
+    limits = Limits(COUNT, 64, server.fewest_blocks, tuple((0, n) for n in range(COUNT)))
     served, engine = server.serve(asked, limits)
     assert engine.scheduler.num_preemptions > 0
+    assert_same_as_alone(served, alone, str(limits))
+
+
+def test_blocks_of_a_common_prefix(tiny):
+    """Limits of which it is known that prompts find their beginning in the cache."""
+    server, asked, alone = tiny
+    arrivals = tuple((2, n) for n in range(COUNT))
+    limits = Limits(COUNT, 64, 10 * server.fewest_blocks, arrivals, prefix_caching=True)
+    served, engine = server.serve(asked, limits)
+    assert engine.blocks.num_cached_tokens > 0
     assert_same_as_alone(served, alone, str(limits))
 
 

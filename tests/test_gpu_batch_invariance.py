@@ -54,7 +54,7 @@ def device():
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def demo(request, device):
-    return started(Server(DEMO, request.param, max_model_len=128, device=device))
+    return started(Server(DEMO, request.param, max_model_len=128, device=device, mode="full"))
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
