@@ -185,24 +185,31 @@ def rows_stand_alone(name: str) -> Identity:
 
 
 def linear_rows_stand_alone(kernels: Kernels) -> None:
-    """With batch_invariant, a row's bits do not depend on how many rows are beside it."""
-    linear = kernels["linear"]
-    x, weight, bias = case_arrays(linear, _case(linear, "batch_invariant_tiles"), "bfloat16")
-    for dtype in ("bfloat16", "float32"):
-        wide = [array.astype(DTYPES[dtype]) for array in (x, weight, bias)]
-        (whole,) = run(linear, wide, {"batch_invariant": True})
-        for rows in (slice(0, 1), slice(4, 6), slice(1, 5), slice(16, 19), slice(2, 14)):
-            (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
-            assert_same_bits(f"linear rows {rows} {dtype}", [part], [whole[rows]])
+    """With batch_invariant, a row's bits do not depend on how many rows are beside it.
+
+    With parts and without, with rows of 16-byte vectors and of single elements.
+    """
+    linear, rng = kernels["linear"], np.random.default_rng(0)
+    for in_features, out_features in ((1304, 65), (136, 129), (77, 40), (40, 8200)):
+        x = rng.standard_normal((300, in_features), np.float32)
+        weight = rng.standard_normal((out_features, in_features), np.float32)
+        for dtype in ("bfloat16", "float32"):
+            wide = [array.astype(DTYPES[dtype]) for array in (x, weight, weight[:, 0])]
+            (whole,) = run(linear, wide, {"batch_invariant": True})
+            for first, count in ((5, 1), (99, 3), (7, 16), (64, 17), (1, 32), (65, 64), (150, 130)):
+                rows = slice(first, first + count)
+                (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
+                what = f"linear {in_features} x {out_features} {dtype} rows {first} + {count}"
+                assert_same_bits(what, [part], [whole[rows]])
 
 
-def few_rows_of_linear_are_batch_invariant(kernels: Kernels) -> None:
-    """Up to 4 rows our own kernel runs anyway, with the same bits with and without the flag."""
-    linear = kernels["linear"]
-    case = _case(linear, "four_rows_bias")
-    arrays = case_arrays(linear, case, "bfloat16")
-    invariant = run(linear, arrays, {"batch_invariant": True})
-    assert_same_bits("linear four_rows_bias", run(linear, arrays, {}), invariant)
+def few_rows_of_linear_have_the_bits_of_one(kernels: Kernels) -> None:
+    """Up to 4 rows one order of additions serves any number of them."""
+    linear, rng = kernels["linear"], np.random.default_rng(0)
+    x, weight = (rng.standard_normal((rows, 2600), np.float32) for rows in (4, 9))
+    (whole,) = run(linear, [x, weight], {})
+    for rows in (slice(0, 1), slice(1, 3), slice(1, 4)):
+        assert_same_bits(f"linear rows {rows}", run(linear, [x[rows], weight], {}), [whole[rows]])
 
 
 def decode_rows_stand_alone(kernels: Kernels) -> None:
@@ -401,7 +408,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("linear"),
         rounded_once("linear"),
         linear_rows_stand_alone,
-        few_rows_of_linear_are_batch_invariant,
+        few_rows_of_linear_have_the_bits_of_one,
     ),
     "rope_append": (
         orders_agree("rope_append"),
