@@ -11,6 +11,7 @@ from cugraphs.cuda_device import CudaDevice
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.kernel_speed import measure_ceilings
 from cugraphs.launch import device_arch
+from cugraphs.launch_timing import LaunchTimer
 from cugraphs.tuning_table import version_text
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -38,16 +39,14 @@ def measure_gpu(device: CudaDevice) -> GpuSpec:
     Raises:
         MemoryError: there is no room for what is read and multiplied.
     """
-    import cupy
-
-    ceilings = measure_ceilings(device)
+    ceilings = measure_ceilings(LaunchTimer(device))
     return GpuSpec(
         name=device.gpu_name,
         read_bytes_per_s=ceilings.read_bytes_per_s,
         flops_per_s=ceilings.flops_per_s,
         memory_bytes=device.total_bytes,
         num_sms=device.multiprocessors,
-        l2_bytes=int(cupy.cuda.Device().attributes["L2CacheSize"]),
+        l2_bytes=device.l2_cache_bytes,
         arch=device_arch(),
         sources={"all": "measured in the same run"},
     )
