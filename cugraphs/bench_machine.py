@@ -39,8 +39,6 @@ def measure_gpu(device: CudaDevice) -> GpuSpec:
     Raises:
         MemoryError: there is no room for what is read and multiplied.
     """
-    import cupy
-
     ceilings = measure_ceilings(LaunchTimer(device))
     return GpuSpec(
         name=device.gpu_name,
@@ -48,7 +46,7 @@ def measure_gpu(device: CudaDevice) -> GpuSpec:
         flops_per_s=ceilings.flops_per_s,
         memory_bytes=device.total_bytes,
         num_sms=device.multiprocessors,
-        l2_bytes=int(cupy.cuda.Device().attributes["L2CacheSize"]),
+        l2_bytes=device.l2_cache_bytes,
         arch=device_arch(),
         sources={"all": "measured in the same run"},
     )

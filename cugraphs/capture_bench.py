@@ -220,7 +220,7 @@ def _rung_capture(
         kind=kind,
         rows=rows,
         graphs=len(graphs),
-        nodes=sum(sum(graph.node_kinds().values()) for graph in graphs),
+        nodes=sum(graph.num_nodes for graph in graphs),
         bind_ms=bind_s * 1e3,
         warm_up_ms=warm_up_s * 1e3,
         record_ms=sum(graph.times.record_ms for graph in graphs),

@@ -172,10 +172,10 @@ class CudaDevice:
 
         self._cupy: Any = cupy
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
-        self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
         self.cublaslt = CublasLt(
             allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
         )
+        self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
 
     @property
     def free_bytes(self) -> int:

@@ -43,7 +43,6 @@ class PaddingResult:
         exact_ms: of a replay at ``rows``.
         padded_ms: of a replay at ``rung``.
         added_bytes: that the step's kernels read and write for the dead rows: activations.
-        driver_bytes: that the larger rung's graph takes.
         price: what the plan says.
     """
 
@@ -53,7 +52,6 @@ class PaddingResult:
     exact_ms: float
     padded_ms: float
     added_bytes: int
-    driver_bytes: int
     price: PaddingPrice
 
     @property
@@ -123,7 +121,6 @@ def measure(model: BenchModel, gpu: GpuSpec, rows: int, rung: int, context: int)
         exact_ms=statistics.median(samples[rows]),
         padded_ms=statistics.median(samples[rung]),
         added_bytes=padded - exact,
-        driver_bytes=runner.decode.capture_report.bytes_of(rung),
         price=price_padding(work, gpu, rows=rows, rung=rung, context=context),
     )
 
