@@ -98,8 +98,8 @@ def _counts_by_file(terminalreporter: pytest.TerminalReporter) -> dict[str, dict
     for key, name in _COUNTED.items():
         for report in terminalreporter.stats.get(key, []):
             file = Path(report.nodeid.partition("::")[0]).name
-            counts = files.setdefault(file, dict.fromkeys((*_COUNTED.values(), "seconds"), 0.0))
-            counts[name] += report.when != "teardown" or key == "error"
+            counts = files.setdefault(file, dict.fromkeys((*_COUNTED.values(), "seconds"), 0))
+            counts[name] += int(report.when != "teardown" or key == "error")
     for reports in terminalreporter.stats.values():
         for report in reports:
             if hasattr(report, "duration"):

@@ -68,9 +68,7 @@ def verdict() -> str | None:
             f"kernels/ HAS CHANGED since it was proven on {record['gpu']}: "
             "run pytest -m gpu on a GPU and commit tests/gpu_record.json"
         )
-    missing = sorted(gpu_test_files() - set(record["files"]))
+    missing = ", ".join(sorted(gpu_test_files() - set(record.get("files", ()))))
     if missing:
-        return (
-            f"{', '.join(missing)}: not run since the kernels changed; run pytest -m gpu on a GPU"
-        )
+        return f"{missing}: not run since the kernels changed; run pytest -m gpu on a GPU"
     return None
