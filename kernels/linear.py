@@ -30,6 +30,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MATRICES
 from .case_arrays import Make, normal
 from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
@@ -180,5 +181,15 @@ LINEAR = Kernel(
         Case("batch_invariant_wide_32", _inputs(32, 40, 8194), _INVARIANT),
         Case("batch_invariant_wide_64", _inputs(64, 40, 8201, bias=True), _INVARIANT),
         Case("batch_invariant_wide_128", _inputs(128, 40, 8200), _INVARIANT),
+    ),
+    benchmarks=tuple(
+        Case(
+            f"8b_{matrix}_{rows}_row{'s' * (rows > 1)}{'_invariant' * invariant}",
+            _inputs(rows, in_features, out_features),
+            {"batch_invariant": invariant},
+        )
+        for matrix, (out_features, in_features) in MATRICES.items()
+        for rows in (1, 16, 64, 256)
+        for invariant in (False, True)
     ),
 )

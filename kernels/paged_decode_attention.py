@@ -28,6 +28,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
@@ -272,5 +273,10 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("long_head_dim_8", Heads(4, 2, 8), [1500, 1024, 1025, 256]),
         decode_case("longest", Heads(2, 1, 8), [131_072]),
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
+    ),
+    benchmarks=(
+        decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),
+        decode_case("8b_16x8192", MODELS["8b"].heads, [8192] * 16),
+        decode_case("8b_64x1024", MODELS["8b"].heads, [1024] * 64),
     ),
 )
