@@ -7,8 +7,7 @@
 // Elements after in_features are zeros. `parts` follows from the weight's shape, never from the
 // number of rows. Other rows of a tile share instructions with a result, but none of its operands.
 //
-// blockIdx.x is a tile of out; blockIdx.y is the part, or with kInTurns a block goes through all of
-// them, and keeps their total in the workspace meanwhile. Tiles of x and weight, 128 bytes of k deep, stream
+// blockIdx.x is a tile of out, blockIdx.y the part. Tiles of x and weight, 128 bytes of k deep, stream
 // through shared memory in kStages stages; a warp makes kWarpRows x kWarpColumns of the block's tile.
 // Does not use wgmma or TMA, so large products get half of what the card's matrix libraries get.
 #pragma once
@@ -176,31 +175,7 @@ __device__ __forceinline__ void store_pair(T* row, int column, int columns, Pack
   }
 }
 
-// A thread's running total in the workspace, where adjacent threads are adjacent.
-template <int kTiles, int kThreads>
-class Total {
- public:
-  __device__ __forceinline__ explicit Total(float* workspace)
-      : mine_(
-            reinterpret_cast<Four*>(workspace) +
-            static_cast<long long>(blockIdx.x) * (kTiles * kThreads) + threadIdx.x) {}
-
-  __device__ __forceinline__ void store(int tile, const float (&sums)[4]) {
-    mine_[tile * kThreads] = {{sums[0], sums[1], sums[2], sums[3]}};
-  }
-  // sums = the total + sums
-  __device__ __forceinline__ void add_to(float (&sums)[4], int tile) const {
-    const Four total = mine_[tile * kThreads];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) sums[e] = total.v[e] + sums[e];
-  }
-
- private:
-  using Four = Pack<float, 4>;
-  Four* mine_;
-};
-
-// With blocks for each part it stores their sums in the workspace, else results.
+// With one part it stores results; with more of them, sums of the parts in the workspace.
 template <
     typename T,
     int kTileRows,
@@ -208,20 +183,18 @@ template <
     int kWarpRows,
     int kWarpColumns,
     int kStages,
-    bool kAligned,
-    bool kInTurns>
+    bool kAligned>
 __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpColumns) * 32, 1)
     linear_tiles(
         T* __restrict__ out,            // [all tokens, out_features]
-        float* __restrict__ workspace,  // [parts, tokens, out_features], or totals of tiles
+        float* __restrict__ workspace,  // [parts, tokens, out_features] where there are parts
         const T* __restrict__ x,        // [all tokens, in_features]
         const T* __restrict__ weight,   // [out_features, in_features]
         const T* __restrict__ bias,     // [out_features] or null
         int first_token,                // of those that this launch computes
         int tokens,                     // that this launch computes
         int in_features,
-        int out_features,
-        int parts) {
+        int out_features) {
   constexpr int kWarpsAcross = kTileColumns / kWarpColumns;
   constexpr int kThreads = kTileRows / kWarpRows * kWarpsAcross * 32;
   constexpr int kTilesDown = kWarpRows / 16, kTilesAcross = kWarpColumns / 8;
@@ -243,10 +216,9 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
   const int warp_row = warp / kWarpsAcross * kWarpRows;
   const int warp_column = warp % kWarpsAcross * kWarpColumns;
 
+  const int part = blockIdx.y, parts = gridDim.y;
   const int depths = (in_features + kDepth - 1) / kDepth;  // what stages are filled with
-  int part = blockIdx.y;
-  int part_end = depths * (part + 1) / parts;
-  const int begin = depths * part / parts, end = kInTurns ? depths : part_end;
+  const int begin = depths * part / parts, end = depths * (part + 1) / parts;
 
   const T* const own_x = x + static_cast<long long>(first_token) * in_features;
   const TileCopy<T, kTileRows, kThreads, kAligned> x_copy(own_x, first_row, tokens, in_features);
@@ -270,23 +242,6 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
     const unsigned char* stage = smem + (depth - begin) % kStages * kStageBytes;
     Products<T>::add(
         sums, stage + warp_row * kDepthBytes, stage + (kTileRows + warp_column) * kDepthBytes);
-    if constexpr (kInTurns) {
-      if (depth + 1 == part_end && part_end < end) {
-        Total<kTilesDown * kTilesAcross, kThreads> total(workspace);
-#pragma unroll
-        for (int i = 0; i < kTilesDown; ++i) {
-#pragma unroll
-          for (int j = 0; j < kTilesAcross; ++j) {
-            if (part > 0) total.add_to(sums[i][j], i * kTilesAcross + j);
-            total.store(i * kTilesAcross + j, sums[i][j]);
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;
-          }
-        }
-        ++part;
-        part_end = depths * (part + 1) / parts;
-      }
-    }
   }
 
   const long long columns = out_features;
@@ -294,17 +249,13 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
   for (int i = 0; i < kTilesDown; ++i) {
 #pragma unroll
     for (int j = 0; j < kTilesAcross; ++j) {
-      if constexpr (kInTurns) {
-        const Total<kTilesDown * kTilesAcross, kThreads> total(workspace);
-        total.add_to(sums[i][j], i * kTilesAcross + j);
-      }
 #pragma unroll
       for (int down = 0; down < 2; ++down) {
         const int row = first_row + warp_row + 16 * i + 8 * down + lane / 4;
         const int column = first_column + warp_column + 8 * j + lane % 4 * 2;
         if (row >= tokens || column >= out_features) continue;
         Pack<float, 2> pair = {{sums[i][j][2 * down], sums[i][j][2 * down + 1]}};
-        if (gridDim.y > 1) {
+        if (parts > 1) {
           float* const part_sums = workspace + part * (tokens * columns);
           store_pair(part_sums + row * columns, column, out_features, pair);
         } else {
@@ -322,10 +273,11 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
 // out = the sums of the parts, in order, + bias. A thread makes kWidth results of a row.
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear_sum(
-    T* __restrict__ out,                  // [tokens, out_features]
+    T* __restrict__ out,                  // [all tokens, out_features]
     const float* __restrict__ workspace,  // [parts, tokens, out_features]
     const T* __restrict__ bias,           // [out_features] or null
-    int tokens,
+    int first_token,                      // of those that this launch computes
+    int tokens,                           // that this launch computes
     int out_features,
     int parts) {
   using Sums = Pack<float, kWidth>;
@@ -348,5 +300,6 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sum(
     if (bias != nullptr) total.v[k] += to_float(bias[column + k]);
     result.v[k] = from_float<T>(total.v[k]);
   }
-  reinterpret_cast<Pack<T, kWidth>*>(out)[vector] = result;
+  const long long first = static_cast<long long>(first_token) * row_vectors;
+  reinterpret_cast<Pack<T, kWidth>*>(out)[first + vector] = result;
 }

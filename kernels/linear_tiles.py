@@ -75,8 +75,8 @@ _WIDE_TILES = {
     256: Tiles(64, 128, 64, 32, 4),
 }
 _LARGE_TILES = Tiles(128, 128, 64, 64, 3)
-# Without tensor cores, or where rows are copied element by element.
-_LARGE_PLAIN_TILES = _NARROW_TILES[64]
+# Without tensor cores, or where rows are copied element by element, these two do.
+_FEW_PLAIN, _MANY_PLAIN = _NARROW_TILES[16], _NARROW_TILES[64]
 
 
 def parts_of(axes: Axes, dtype: str) -> int:
@@ -93,94 +93,58 @@ def parts_of(axes: Axes, dtype: str) -> int:
     return parts
 
 
-def workspace_bytes(
-    axes: Axes, dtype: str, *, limit_bytes: int = MatrixProduct.workspace_bytes
-) -> int:
+def workspace_bytes(axes: Axes, dtype: str) -> int:
     """What the sums of the parts need."""
-    parts, large = parts_of(axes, dtype), _large_tiles(axes, dtype)
+    parts = parts_of(axes, dtype)
     if parts == 1:
         return 0
-    apart = min(axes["tokens"], _most_apart(axes, large, parts, limit_bytes))
-    apart_bytes = 4 * parts * apart * axes["out_features"]
-    if axes["tokens"] == apart:
-        return apart_bytes
-    together = min(axes["tokens"], _most_in_turns(axes, large, limit_bytes))
-    totals = large.count(together, axes["out_features"]) * large.rows * large.columns
-    return max(apart_bytes, 4 * totals)
+    return 4 * parts * min(axes["tokens"], _tokens_together(axes, parts)) * axes["out_features"]
 
 
-def tile_launches(
-    axes: Axes, dtype: str, *, limit_bytes: int = MatrixProduct.workspace_bytes
-) -> Iterator[Launch]:
-    """The products; where there are parts, with a sum over them.
-
-    Parts run apart, each in blocks of its own, and a second launch adds them, while their sums fit
-    into the workspace. For more tokens there are enough tiles to fill the GPU anyway: each block
-    then goes through the parts in turns, for as many tokens at a time as there is room for totals.
-
-    Args:
-        axes: of the product.
-        dtype: of its operands.
-        limit_bytes: of the workspace; has no influence on results.
-    """
+def tile_launches(axes: Axes, dtype: str) -> Iterator[Launch]:
+    """The products; where there are parts, each followed by the sum over them."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
-    parts, large = parts_of(axes, dtype), _large_tiles(axes, dtype)
-    in_turns = parts > 1 and tokens > _most_apart(axes, large, parts, limit_bytes)
-    together = _most_in_turns(axes, large, limit_bytes) if in_turns else tokens
-    tiles = large if in_turns else _tiles_for(tokens, out_features, large)
-    arguments = (
-        *(tiles.rows, tiles.columns, tiles.warp_rows, tiles.warp_columns, tiles.stages),
-        *(str(flag).lower() for flag in (_is_aligned(axes, dtype), in_turns)),
-    )
+    parts = parts_of(axes, dtype)
+    aligned = vector_width(dtype, in_features) * DTYPES[dtype].itemsize == MAX_LOAD_BYTES
+    together = tokens if parts == 1 else _tokens_together(axes, parts)
     for first in range(0, tokens, together):
         count = min(together, tokens - first)
+        tiles = _tiles_for(count, out_features, plain=dtype == "float32" or not aligned)
+        arguments = (
+            *(tiles.rows, tiles.columns, tiles.warp_rows, tiles.warp_columns),
+            *(tiles.stages, str(aligned).lower()),
+        )
         yield Launch(
             function=f"linear_tiles<{CUDA_TYPES[dtype]}, {', '.join(map(str, arguments))}>",
-            grid=(tiles.count(count, out_features), 1 if in_turns else parts, 1),
+            grid=(tiles.count(count, out_features), parts, 1),
             block=tiles.threads,
-            scalars=tuple(map(np.int32, (first, count, in_features, out_features, parts))),
+            scalars=tuple(map(np.int32, (first, count, in_features, out_features))),
             operands=("out", WORKSPACE, "x", "weight", "bias"),
             shared_bytes=tiles.shared_bytes,
         )
-    if parts > 1 and not in_turns:
+        if parts == 1:
+            continue
         width = vector_width("float32", out_features)
+        vectors = count * out_features // width
         yield Launch(
             function=f"linear_sum<{CUDA_TYPES[dtype]}, {width}, {_SUM_THREADS}>",
-            grid=(-(-tokens * out_features // (width * _SUM_THREADS)), 1, 1),
+            grid=(-(-vectors // _SUM_THREADS), 1, 1),
             block=_SUM_THREADS,
-            scalars=tuple(map(np.int32, (tokens, out_features, parts))),
+            scalars=tuple(map(np.int32, (first, count, out_features, parts))),
             operands=("out", WORKSPACE, "bias"),
             programmatic=True,
         )
 
 
-def _is_aligned(axes: Axes, dtype: str) -> bool:
-    return vector_width(dtype, axes["in_features"]) * DTYPES[dtype].itemsize == MAX_LOAD_BYTES
+def _tokens_together(axes: Axes, parts: int) -> int:
+    """Tokens of one launch where the sums of the parts take no more than cuBLASLt's workspace."""
+    tile = _LARGE_TILES.rows
+    row_bytes = 4 * parts * axes["out_features"]
+    return max(1, MatrixProduct.workspace_bytes // (row_bytes * tile)) * tile
 
 
-def _large_tiles(axes: Axes, dtype: str) -> Tiles:
-    """Those for many rows."""
-    is_plain = dtype == "float32" or not _is_aligned(axes, dtype)
-    return _LARGE_PLAIN_TILES if is_plain else _LARGE_TILES
-
-
-def _tiles_for(tokens: int, out_features: int, large: Tiles) -> Tiles:
-    if large is _LARGE_PLAIN_TILES:
-        return _NARROW_TILES[16] if tokens <= 16 else large
+def _tiles_for(tokens: int, out_features: int, *, plain: bool) -> Tiles:
+    if plain:
+        return _FEW_PLAIN if tokens <= _FEW_PLAIN.rows else _MANY_PLAIN
     tiles = _WIDE_TILES if out_features > _WIDE else _NARROW_TILES
-    return next((tile for most, tile in tiles.items() if tokens <= most), large)
-
-
-def _most_apart(axes: Axes, large: Tiles, parts: int, limit_bytes: int) -> int:
-    """The most tokens whose parts run apart: their sums fit, in whole tiles."""
-    return large.rows * (limit_bytes // (parts * _row_of_tiles_bytes(axes, large)))
-
-
-def _most_in_turns(axes: Axes, large: Tiles, limit_bytes: int) -> int:
-    """The most tokens of one launch whose totals fit; at least a row of tiles."""
-    return large.rows * max(1, limit_bytes // _row_of_tiles_bytes(axes, large))
-
-
-def _row_of_tiles_bytes(axes: Axes, tiles: Tiles) -> int:
-    """Of float32 sums of one row of tiles."""
-    return 4 * tiles.rows * tiles.columns * tiles.count(1, axes["out_features"])
+    return next((tile for most, tile in tiles.items() if tokens <= most), _LARGE_TILES)

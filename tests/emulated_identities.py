@@ -10,10 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 import mmap
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,32 +182,6 @@ def linear_rows_stand_alone(kernels: Kernels) -> None:
                 (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
                 what = f"linear {in_features} x {out_features} {dtype} rows {first} + {count}"
                 assert_same_bits(what, [part], [whole[rows]])
-
-
-def parts_in_turns(kernels: Kernels) -> None:
-    """Where the workspace is small, blocks go through the parts in turns: the same bits."""
-    linear, rng = kernels["linear"], np.random.default_rng(0)
-    assert linear.launches is not None
-    tiles = sys.modules[linear.launches.__module__]  # of these kernels, bugs and all
-
-    def launches(axes: Axes, dtype: str, *, batch_invariant: bool) -> tuple[Launch, ...]:
-        return tuple(tiles.tile_launches(axes, dtype, limit_bytes=130_000))
-
-    def workspace(axes: Axes, dtype: str, *, batch_invariant: bool) -> int:
-        return int(tiles.workspace_bytes(axes, dtype, limit_bytes=130_000))
-
-    small = replace(linear, launches=launches, workspace=workspace, cases=())
-    attrs = {"batch_invariant": True}
-    for in_features in (1032, 1033):
-        x, weight, bias = (
-            rng.standard_normal(shape, np.float32)
-            for shape in ((301, in_features), (150, in_features), (150,))
-        )
-        for dtype in ("bfloat16", "float32"):
-            arrays = [array.astype(DTYPES[dtype]) for array in (x, weight, bias)]
-            what = f"linear {in_features} {dtype} in turns"
-            expected = run(linear, arrays, attrs)
-            assert_same_bits(what, run(small, arrays, attrs, checked=True), expected)
 
 
 def few_rows_of_linear_have_the_bits_of_one(kernels: Kernels) -> None:
@@ -415,7 +387,6 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("linear"),
         rounded_once("linear"),
         linear_rows_stand_alone,
-        parts_in_turns,
         few_rows_of_linear_have_the_bits_of_one,
     ),
     "rope_append": (

@@ -637,6 +637,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (row < rows_ && column < columns_)",
         ),
         (
+            "a copy of single elements leaves what was there",
+            "values.v[k] = from[k];\n        }",
+            "values.v[k] = from[k];\n          else break;\n        }",
+        ),
+        (
             "every copy of a thread takes its first row",
             "static_cast<long long>(i * kStride) * columns_ + column",
             "column",
@@ -695,8 +700,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "parts leave out what does not divide",
-            "int part_end = depths * (part + 1) / parts",
-            "int part_end = depths * part / parts + depths / parts",
+            "end = depths * (part + 1) / parts",
+            "end = begin + depths / parts",
         ),
         ("a warp column too few", "warp % kWarpsAcross * kWarpColumns", "0"),
         (
@@ -723,41 +728,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "a part's sums begin with those of the tile above",
             "float sums[kTilesDown][kTilesAcross][4] = {};",
             "float sums[kTilesDown][kTilesAcross][4];",
-        ),
-        (
-            "in turns: the total is not kept",
-            "if (part > 0) total.add_to(sums[i][j], i * kTilesAcross + j);",
-            "",
-        ),
-        (
-            "in turns: a part begins with the sums of the one before",
-            "for (int e = 0; e < 4; ++e) sums[i][j][e] = 0.0f;",
-            "",
-        ),
-        (
-            "in turns: a part ends one stage late",
-            "depth + 1 == part_end && part_end < end",
-            "depth == part_end && part_end < end",
-        ),
-        (
-            "in turns: all blocks in one place of the workspace",
-            "static_cast<long long>(blockIdx.x) * (kTiles * kThreads) + threadIdx.x",
-            "threadIdx.x",
-        ),
-        (
-            "in turns: parts of the same depth",
-            "++part;\n        part_end = depths * (part + 1) / parts;",
-            "++part;\n        part_end += depths / parts;",
-        ),
-        (
-            "in turns: the first tokens in every launch",
-            "x + static_cast<long long>(first_token) * in_features",
-            "x",
-        ),
-        (
-            "in turns: the first results in every launch",
-            "out + (first_token + row) * columns",
-            "out + row * columns",
         ),
         ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
         ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
@@ -797,8 +767,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "16-byte copies of rows that are not aligned",
-            "flag in (_is_aligned(axes, dtype), in_turns)",
-            "flag in (True, in_turns)",
+            "aligned = vector_width",
+            "aligned = True or vector_width",
         ),
         (
             "a tile row too few",
@@ -811,12 +781,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "* max(1, out_features // self.columns)",
         ),
         ("shared memory for x alone", "(self.rows + self.columns) *", "self.rows *"),
-        ("too little workspace", "apart_bytes = 4 * parts *", "apart_bytes = 4 *"),
-        (
-            "too little workspace for totals",
-            "* large.rows * large.columns\n",
-            "* large.rows * large.rows // 2\n",
-        ),
+        ("too little workspace", "return 4 * parts *", "return 4 *"),
     ),
     *_bugs(
         "linear",

@@ -45,23 +45,6 @@ def test_rows_of_a_matrix_product(in_features, out_features, dtype):
         assert part.tobytes() == expected.tobytes(), f"{count} rows from {first}"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_rows_of_a_product_whose_parts_take_turns(dtype):
-    """2,300 tokens are two launches, since the totals of so many do not fit into the workspace."""
-    from cugraphs.gpu_runs import run_on_gpu
-
-    rng = np.random.default_rng(0)
-    x, weight, bias = (
-        rng.standard_normal(shape, np.float32).astype(DTYPES[dtype])
-        for shape in ((2300, 4096), (4096, 4096), (4096,))
-    )
-    (whole,) = run_on_gpu(LINEAR, [x, weight, bias], {"batch_invariant": True})
-    for first, count in ((0, 1), (2299, 1), (2040, 16), (1000, 64), (70, 1024), (900, 1300)):
-        rows = slice(first, first + count)
-        (part,) = run_on_gpu(LINEAR, [x[rows], weight, bias], {"batch_invariant": True})
-        assert part.tobytes() == whole[rows].tobytes(), f"{count} rows from {first}"
-
-
 @pytest.fixture(scope="module")
 def device():
     from cugraphs.cuda_device import CudaDevice
