@@ -11,6 +11,7 @@ from cugraphs.cuda_device import CudaDevice
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.kernel_speed import measure_ceilings
 from cugraphs.launch import device_arch
+from cugraphs.launch_timing import LaunchTimer
 from cugraphs.tuning_table import version_text
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -40,7 +41,7 @@ def measure_gpu(device: CudaDevice) -> GpuSpec:
     """
     import cupy
 
-    ceilings = measure_ceilings(device)
+    ceilings = measure_ceilings(LaunchTimer(device))
     return GpuSpec(
         name=device.gpu_name,
         read_bytes_per_s=ceilings.read_bytes_per_s,

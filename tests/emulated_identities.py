@@ -165,6 +165,25 @@ def fused_norm_is_add_then_norm(kernels: Kernels) -> None:
             assert_same_bits(what, run(fused, [a, b, weight], case.attrs), [total, out])
 
 
+def rows_stand_alone(name: str) -> Identity:
+    """A row has the same bits alone and among others."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for case in (_case(kernel, "odd"), _case(kernel, "smollm2")):
+            for dtype in CUDA_TYPES:
+                arrays = case_arrays(kernel, case, dtype)
+                whole = run(kernel, arrays, case.attrs)
+                for rows in (slice(0, 1), slice(2, 5)):
+                    part = [array[rows] if array.ndim == 2 else array for array in arrays]
+                    what = f"{name} {case.name} rows {rows} {dtype}"
+                    found = run(kernel, part, case.attrs)
+                    assert_same_bits(what, found, [out[rows] for out in whole])
+
+    check.__name__ = "rows_stand_alone"
+    return check
+
+
 def linear_rows_stand_alone(kernels: Kernels) -> None:
     """With batch_invariant, a row's bits do not depend on how many rows are beside it.
 
@@ -375,12 +394,14 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     "rms_norm": (
         orders_agree("rms_norm"),
         rounded_once("rms_norm"),
+        rows_stand_alone("rms_norm"),
         block_sums_may_follow_each_other,
         fused_norm_is_add_then_norm,
     ),
     "add_rms_norm": (
         orders_agree("add_rms_norm"),
         rounded_once("add_rms_norm"),
+        rows_stand_alone("add_rms_norm"),
         fused_norm_is_add_then_norm,
     ),
     "linear": (

@@ -540,11 +540,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "rope_append",
         "rope_append.py",
         (
-            "a head too few taken by a thread",
-            "min(-(-all_heads // heads_at_once), LOADS_OF_THREAD)",
-            "min(max(1, all_heads // heads_at_once), LOADS_OF_THREAD)",
-        ),
-        (
             "grid rounded down: the last heads are missing",
             "-(-all_heads // (heads_at_once * heads_of_thread))",
             "max(1, all_heads // (heads_at_once * heads_of_thread))",

@@ -8,6 +8,7 @@ import pytest
 from tiny_model import write_tiny_model
 
 from cugraphs.capture_bench import CaptureTimes, RungCapture
+from cugraphs.capture_report import CapturedRung, CaptureReport
 from cugraphs.cli import (
     bench_capture,
     bench_decode,
@@ -276,7 +277,11 @@ def test_graphs_are_timed_beside_eager_steps(on_cpu, folder, tmp_path, monkeypat
 
 def test_padding_stands_beside_the_plans_price(on_cpu, tmp_path, monkeypatch, capsys):
     """At 800 TFLOP/s 15 rows of 15.0 GFLOP each take 0.281 ms where flops bound the step."""
-    runner = types.SimpleNamespace(decode=types.SimpleNamespace(graph_bytes={272: 2 << 20}))
+    runner = types.SimpleNamespace(
+        decode=types.SimpleNamespace(
+            capture_report=CaptureReport([CapturedRung(272, 0, 0, 2 << 20, 0)])
+        )
+    )
 
     def fake_runner(model, plan, mode):
         runner.plan = plan

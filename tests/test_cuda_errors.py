@@ -69,6 +69,7 @@ def machine(monkeypatch):
             ),
             Device=lambda: types.SimpleNamespace(id=0, compute_capability=capability),
             Stream=lambda non_blocking: types.SimpleNamespace(ptr=0),
+            Event=lambda disable_timing: types.SimpleNamespace(),
             Memory=lambda nbytes: None,
             MemoryPointer=lambda memory, offset: types.SimpleNamespace(ptr=256),
             memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),

@@ -123,7 +123,7 @@ def measure(model: BenchModel, gpu: GpuSpec, rows: int, rung: int, context: int)
         exact_ms=statistics.median(samples[rows]),
         padded_ms=statistics.median(samples[rung]),
         added_bytes=padded - exact,
-        driver_bytes=runner.decode.graph_bytes[rung],
+        driver_bytes=runner.decode.capture_report.bytes_of(rung),
         price=price_padding(work, gpu, rows=rows, rung=rung, context=context),
     )
 
