@@ -632,11 +632,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (row < rows_ && column < columns_)",
         ),
         (
-            "a copy of single elements leaves what was there",
-            "values.v[k] = from[k];\n        }",
-            "values.v[k] = from[k];\n          else break;\n        }",
-        ),
-        (
             "every copy of a thread takes its first row",
             "static_cast<long long>(i * kStride) * columns_ + column",
             "column",
