@@ -215,7 +215,7 @@ def _function(kernel: Kernel, launch: Launch) -> int:
     found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     pointer = int(found.ptr)
-    if launch.shared_bytes > 48 * 1024:  # above it a kernel must opt in
+    if cubin.shared_bytes + launch.shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (error,) = driver.cuFuncSetAttribute(
             driver.CUfunction(pointer), attribute, launch.shared_bytes

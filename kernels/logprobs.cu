@@ -43,12 +43,12 @@ __device__ __forceinline__ Row<T> plain_row(const T* logits, int row, int vocab)
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 1) logprobs_extents(
-    const T* __restrict__ logits,             // [rows, vocab]
-    const int* __restrict__ token_ids,        // [rows]
-    const int* __restrict__ target_ids,       // [rows]
-    const int* __restrict__ num_logprobs,     // [rows]
-    unsigned char* __restrict__ workspace,    // ListWork [rows]
+__global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_extents(
+    const T* __restrict__ logits,           // [rows, vocab]
+    const int* __restrict__ token_ids,      // [rows]
+    const int* __restrict__ target_ids,     // [rows]
+    const int* __restrict__ num_logprobs,   // [rows]
+    unsigned char* __restrict__ workspace,  // ListWork [rows]
     int vocab,
     int max_logprobs) {
   let_next_kernel_start();
@@ -63,12 +63,12 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_extents(
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 1) logprobs_sums(
-    const T* __restrict__ logits,             // [rows, vocab]
-    const int* __restrict__ token_ids,        // [rows]
-    const int* __restrict__ target_ids,       // [rows]
-    const int* __restrict__ num_logprobs,     // [rows]
-    unsigned char* __restrict__ workspace,    // ListWork [rows]
+__global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_sums(
+    const T* __restrict__ logits,           // [rows, vocab]
+    const int* __restrict__ token_ids,      // [rows]
+    const int* __restrict__ target_ids,     // [rows]
+    const int* __restrict__ num_logprobs,   // [rows]
+    unsigned char* __restrict__ workspace,  // ListWork [rows]
     int vocab,
     int max_logprobs) {
   let_next_kernel_start();
@@ -122,15 +122,14 @@ __device__ __forceinline__ void sort_likeliest(
     __syncthreads();
     if (threadIdx.x == 0) s.num_candidates = 0;
     __syncthreads();
-    for_each_chunk<T, kWidth>(row, 0, 1, [&](const Tokens<kWidth>& tokens, int chunk) {
-      tokens.visit(row.vocab, chunk, [&](float logit, int id) {
-        const int key = order_key(logit);
-        if (top.holds(key, id)) {
+    visit_row<T, kWidth>(
+        row,
+        [&](float logit, int id) {
+          const int key = order_key(logit);
+          if (!top.holds(key, id)) return;
           s.candidates[atomicAdd(&s.num_candidates, 1)] = pack_candidate(key, id);
-        }
-      });
-    });
-    __syncthreads();
+        },
+        [](int) {});
     num_candidates = count;
   } else {
     for (int i = threadIdx.x; i < num_candidates; i += kThreads) {
@@ -142,15 +141,15 @@ __device__ __forceinline__ void sort_likeliest(
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, 1) logprobs_list(
-    float* __restrict__ target_logprobs,      // [rows]
-    int* __restrict__ target_ranks,           // [rows]
-    int* __restrict__ top_ids,                // [rows, max_logprobs]
-    float* __restrict__ top_logprobs,         // [rows, max_logprobs]
-    const T* __restrict__ logits,             // [rows, vocab]
-    const int* __restrict__ token_ids,        // [rows]
-    const int* __restrict__ target_ids,       // [rows]
-    const int* __restrict__ num_logprobs,     // [rows]
-    unsigned char* __restrict__ workspace,    // ListWork [rows]
+    float* __restrict__ target_logprobs,    // [rows]
+    int* __restrict__ target_ranks,         // [rows]
+    int* __restrict__ top_ids,              // [rows, max_logprobs]
+    float* __restrict__ top_logprobs,       // [rows, max_logprobs]
+    const T* __restrict__ logits,           // [rows, vocab]
+    const int* __restrict__ token_ids,      // [rows]
+    const int* __restrict__ target_ids,     // [rows]
+    const int* __restrict__ num_logprobs,   // [rows]
+    unsigned char* __restrict__ workspace,  // ListWork [rows]
     int vocab,
     int max_logprobs) {
   extern __shared__ __align__(16) unsigned char smem[];

@@ -8,9 +8,9 @@
 #include "row_order.cuh"
 
 constexpr int kChunk = 8192;
-constexpr int kMaxChunks = 32;                   // of a row
-constexpr int kThreads = 512;                    // of a block
-constexpr int kGroups = kThreads / 32;           // of a chunk: the tokens of one warp
+constexpr int kMaxChunks = 32;                    // of a row
+constexpr int kThreads = 512;                     // of a block
+constexpr int kGroups = kThreads / 32;            // of a chunk: the tokens of one warp
 constexpr int kMaxGroups = kMaxChunks * kGroups;  // of a row
 static_assert(kMaxGroups <= kThreads, "a thread for each group");
 
@@ -51,6 +51,12 @@ struct RawTokens {
   }
 };
 
+// A block's only tile, [kChunk].
+__device__ __forceinline__ float* shared_tile() {
+  __shared__ float tile[kChunk];
+  return tile;
+}
+
 // This thread's tokens of a chunk in float32.
 template <int kWidth>
 struct Tokens {
@@ -71,8 +77,7 @@ struct Tokens {
   }
 
   template <typename T>
-  __device__ __forceinline__ void widen(
-      const RawTokens<T, kWidth>& raw, int vocab, int chunk) {
+  __device__ __forceinline__ void widen(const RawTokens<T, kWidth>& raw, int vocab, int chunk) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const bool is_token = vector_id<kWidth>(chunk, v) < vocab;
@@ -94,7 +99,7 @@ struct Tokens {
   // Biases and stop ids are lists of tokens: they are looked up through shared memory.
   template <typename T>
   __device__ __forceinline__ void set_listed(const Row<T>& row, int chunk) {
-    __shared__ float tile[kChunk];
+    float* tile = shared_tile();
     const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
     visit(row.vocab, chunk, [&](float logit, int id) { tile[id - begin] = logit; });
     __syncthreads();
@@ -154,6 +159,17 @@ struct Tokens {
   }
 };
 
+// This thread's tokens of a chunk, adjusted. All threads of the block call it.
+template <typename T, int kWidth>
+__device__ __forceinline__ Tokens<kWidth> tokens_of(const Row<T>& row, int chunk) {
+  RawTokens<T, kWidth> raw;
+  raw.load(row.logits, row.vocab, chunk);
+  Tokens<kWidth> tokens;
+  tokens.widen(raw, row.vocab, chunk);
+  tokens.adjust(row, chunk);
+  return tokens;
+}
+
 // Calls use(tokens, chunk) for every step-th chunk of the row from the first one on, whose tokens
 // `raw` holds already; the next chunk is on its way meanwhile. All threads of the block call it.
 template <typename T, int kWidth, typename Use>
@@ -178,18 +194,37 @@ __device__ __forceinline__ void for_each_chunk(const Row<T>& row, int first, int
   for_each_chunk(row, first, step, raw, use);
 }
 
+// Calls visit(logit, id) for every token of the row, in one thread each, and done(chunk) after each
+// chunk; between calls of either lies a barrier. From shared memory, with little code and few
+// registers, for a block that has the row to itself and much to do with it. All threads call it.
+template <typename T, int kWidth, typename Visit, typename Done>
+__device__ __forceinline__ void visit_row(const Row<T>& row, Visit visit, Done done) {
+  float* tile = shared_tile();
+  const int num_chunks = row.num_chunks();
+#pragma unroll 1
+  for (int chunk = 0; chunk < num_chunks; ++chunk) {
+    const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
+    tokens_of<T, kWidth>(row, chunk).visit(row.vocab, chunk, [&](float logit, int id) {
+      tile[id - begin] = logit;
+    });
+    __syncthreads();
+#pragma unroll 1
+    for (int id = begin + threadIdx.x; id < end; id += kThreads) visit(tile[id - begin], id);
+    __syncthreads();
+    done(chunk);
+  }
+}
+
 // The extents of a row's groups, of which warp w has group `chunk * kGroups + w`.
 struct GroupExtents {
   int top_keys[kMaxGroups], top_ids[kMaxGroups], bottom_keys[kMaxGroups];
 
   template <int kWidth>
-  __device__ __forceinline__ void set(
-      const Tokens<kWidth>& tokens, int vocab, int chunk) {
+  __device__ __forceinline__ void set(const Tokens<kWidth>& tokens, int vocab, int chunk) {
     Extent own = Extent::nothing();
     tokens.visit(vocab, chunk, [&](float logit, int id) { own.include(logit, id); });
     const int top = __reduce_max_sync(kAllLanes, own.top_key);
-    const int id =
-        __reduce_min_sync(kAllLanes, own.top_key == top ? own.top_id : kHighestInt);
+    const int id = __reduce_min_sync(kAllLanes, own.top_key == top ? own.top_id : kHighestInt);
     const int bottom = __reduce_min_sync(kAllLanes, own.bottom_key);
     if (lane_index() == 0) {
       const int group = chunk * kGroups + warp_index();

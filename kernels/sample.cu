@@ -89,7 +89,7 @@ __device__ __forceinline__ Sum share_of_draw(Sum total, unsigned draw) {
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 1) sample_extents(
+__global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
     const T* __restrict__ logits,                  // [rows, vocab]
     const int* __restrict__ row_ids,               // [rows]
     const int* __restrict__ sample_positions,      // [rows]
@@ -155,9 +155,15 @@ __global__ void __launch_bounds__(kThreads, 1) sample_extents(
         draw = philox4x32_10(counter, seeds[2 * slot], seeds[2 * slot + 1]).w[0] >> 8;
       }
       work.row = row;
-      work.request = {
-          count_tokens[slot] != 0 ? counts : nullptr, 1,           is_drawn, k,
-          temperature[slot],                          top_p[slot], min_p[slot], draw, 0};
+      work.request = {count_tokens[slot] != 0 ? counts : nullptr,
+                      1,
+                      is_drawn,
+                      k,
+                      temperature[slot],
+                      top_p[slot],
+                      min_p[slot],
+                      draw,
+                      0};
       work.num_candidates = 0;
     }
     if (is_drawn && threadIdx.x < kBins) {
@@ -165,11 +171,9 @@ __global__ void __launch_bounds__(kThreads, 1) sample_extents(
       work.bin_counts[threadIdx.x] = 0;
     }
   }
-  for_each_chunk(
-      row, blockIdx.x, gridDim.x, raw,
-      [&](const Tokens<kWidth>& tokens, int chunk) {
-        work.extents.set(tokens, vocab, chunk);
-      });
+  for_each_chunk(row, blockIdx.x, gridDim.x, raw, [&](const Tokens<kWidth>& tokens, int chunk) {
+    work.extents.set(tokens, vocab, chunk);
+  });
 }
 
 // The logit below which neither top_k's nor top_p's prefix ends, unless the distribution is odd;
@@ -210,8 +214,8 @@ __device__ __forceinline__ Draw drawing(const Request& request, Extent extent, f
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 1) sample_bins(
-    unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+__global__ void __launch_bounds__(kThreads, kWidth > 4 ? 2 : 1)
+    sample_bins(unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
   __shared__ Draw shared_draw;
   __shared__ BinSums weights;
   __shared__ unsigned counts[kBins];
@@ -224,14 +228,15 @@ __global__ void __launch_bounds__(kThreads, 1) sample_bins(
     if (blockIdx.x == 0 && threadIdx.x == 0) work.draw.is_drawn = 0;
     return;
   }
-  const Row<T> row = work.row;
+  const Row<T>& row = work.row;  // by reference: to hold it would take registers
+  const int vocab = row.vocab;
   const Extent own = work.extents.own(row.num_chunks());
   const Extent extent = block_extent(own);
   if (extent.is_broken()) {
     if (blockIdx.x == 0 && threadIdx.x == 0) work.draw.is_drawn = 0;
     return;
   }
-  const float floor = is_filtered ? filter_floor(request, own, extent, row.vocab) : 0.0f;
+  const float floor = is_filtered ? filter_floor(request, own, extent, vocab) : 0.0f;
   if (threadIdx.x == 0) {
     shared_draw = drawing(request, extent, floor);
     if (blockIdx.x == 0) work.draw = shared_draw;
@@ -248,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_bins(
       row, blockIdx.x, gridDim.x, [&](const Tokens<kWidth>& tokens, int chunk) {
         Fixed rest = {0, 0};  // of the last bin, which most tokens are in
         int rest_count = 0;
-        tokens.visit(row.vocab, chunk, [&](float logit, int) {
+        tokens.visit(vocab, chunk, [&](float logit, int) {
           if (order_key(logit) < draw.min_key) return;
           const int bin = draw.bins(logit);
           const bool is_rest = bin == kBins - 1;
@@ -294,7 +299,7 @@ __device__ __forceinline__ Ends find_ends(const RowWork<T>& work) {
   if (threadIdx.x == 0) ends = {kBins, kBins, kBins, 0, 0, 0};
   const Sum weight = bin < kBins ? work.bin_weights[bin] : Sum(0);
   const Scan sums = block_scan<kThreads>(weight);  // its barriers: the ends are set
-  Sum least = sums.total, most = sums.total;            // that top_k keeps
+  Sum least = sums.total, most = sums.total;       // that top_k keeps
   if (k > 0) {
     const Sum count = bin < kBins ? work.bin_counts[bin] : 0u;
     const Sum reached = block_scan<kThreads>(count).reached;
@@ -325,14 +330,15 @@ __device__ __forceinline__ Ends find_ends(const RowWork<T>& work) {
 }
 
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 1) sample_candidates(
-    unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+__global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
+    sample_candidates(unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
   let_next_kernel_start();
   wait_for_previous_kernel();
   RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
   if (!work.draw.is_drawn) return;
   const Draw draw = work.draw;
-  const Row<T> row = work.row;
+  const Row<T>& row = work.row;
+  const int vocab = row.vocab;
   Ends ends = {kBins, kBins, kBins, 0, 0, 0};
   if (draw.is_filtered) {
     ends = find_ends(work);
@@ -343,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_candidates(
   for_each_chunk<T, kWidth>(
       row, blockIdx.x, gridDim.x, [&](const Tokens<kWidth>& tokens, int chunk) {
         Fixed kept = {0, 0};
-        tokens.visit(row.vocab, chunk, [&](float logit, int) {
+        tokens.visit(vocab, chunk, [&](float logit, int) {
           if (order_key(logit) < draw.min_key) return;
           if (!draw.is_filtered || draw.bins(logit) < first_open) kept.add(draw.weight(logit));
         });
@@ -351,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_candidates(
         if (lane_index() == 0) work.group_sums[chunk * kGroups + warp_index()] = kept.joined();
         if (first_open == kBins) return;
         append_candidates(
-            tokens, row.vocab, chunk, &work.num_candidates, work.candidates, [&](float logit) {
+            tokens, vocab, chunk, &work.num_candidates, work.candidates, [&](float logit) {
               return order_key(logit) >= draw.min_key && ends.may_end_in(draw.bins(logit));
             });
       });
@@ -405,13 +411,17 @@ end_of_filters_in_row(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
   const int top_k = work.request.top_k;
   const float top_p = work.request.top_p;
   Prefix kept = {draw.min_key, kHighestInt};
-  if (top_k > 0) {
-    auto goal = [&](Sum) { return static_cast<Sum>(top_k); };
-    kept = shortest_prefix<T, kWidth>(row, kept, draw.bins, CountOne{}, goal, s);
-  }
-  if (top_p < 1.0f) {
-    auto goal = [&](Sum total) { return share_of_prefix(total, top_p); };
-    kept = shortest_prefix<T, kWidth>(row, kept, draw.bins, draw.weight, goal, s);
+#pragma unroll 1  // both filters in one copy of the code
+  for (int filter = 0; filter < 2; ++filter) {
+    const bool is_top_k = filter == 0;
+    if (is_top_k ? top_k <= 0 : top_p >= 1.0f) continue;
+    kept = shortest_prefix<T, kWidth>(
+        row, kept, draw.bins,
+        [&](float logit) { return is_top_k ? Fixed{0, 1} : draw.weight(logit); },
+        [&](Sum total) {
+          return is_top_k ? static_cast<Sum>(top_k) : share_of_prefix(total, top_p);
+        },
+        s);
   }
   sum_chunks<T, kWidth>(
       row,
@@ -440,7 +450,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_draw(
     const Extent extent = block_extent(work.extents.own(num_chunks));
     token = extent.is_broken() ? -1 : extent.top_id;
   } else {
-    const Draw draw = work.draw;
+    const Draw& draw = work.draw;
     Prefix kept = {draw.min_key, kHighestInt};
     if (draw.is_filtered && work.num_candidates > kMaxCandidates) {
       kept = end_of_filters_in_row<T, kWidth>(work, draw, s);

@@ -162,12 +162,13 @@ template <typename T, int kWidth, typename Measure>
 __device__ __forceinline__ void sum_chunks(const Row<T>& row, Measure measure, RowScratch& s) {
   for (int chunk = threadIdx.x; chunk < kMaxChunks; chunk += kThreads) s.chunk_sums[chunk] = 0;
   __syncthreads();
-  for_each_chunk<T, kWidth>(
-      row, 0, 1, [&](const Tokens<kWidth>& tokens, int chunk) {
-        Fixed own = {0, 0};
-        tokens.visit(row.vocab, chunk, [&](float logit, int id) { own.add(measure(logit, id)); });
+  Fixed own = {0, 0};
+  visit_row<T, kWidth>(
+      row, [&](float logit, int id) { own.add(measure(logit, id)); },
+      [&](int chunk) {
         const Sum sum = warp_sum(own).joined();
         if (lane_index() == 0) atomicAdd(&s.chunk_sums[chunk], sum);
+        own = {0, 0};
       });
   __syncthreads();
 }
@@ -189,11 +190,7 @@ __device__ __forceinline__ int lowest_id_above(
   const int chunk = max(__ffs(__ballot_sync(kAllLanes, reached > goal)) - 1, 0);
   Sum before = __shfl_sync(kAllLanes, reached - own_chunk, chunk);
 
-  RawTokens<T, kWidth> raw;
-  Tokens<kWidth> tokens;
-  raw.load(row.logits, row.vocab, chunk);
-  tokens.widen(raw, row.vocab, chunk);
-  tokens.adjust(row, chunk);
+  const Tokens<kWidth> tokens = tokens_of<T, kWidth>(row, chunk);
 #pragma unroll
   for (int v = 0; v < tokens.kVectors; ++v) {
     const int first = vector_id<kWidth>(chunk, v);
@@ -244,14 +241,13 @@ __device__ __forceinline__ Prefix shortest_prefix(
     }
     __syncthreads();
     Sum own = 0;  // of the bin that is this thread's
-    for_each_chunk<T, kWidth>(
-        row, 0, 1, [&](const Tokens<kWidth>& tokens, int chunk) {
-          tokens.visit(row.vocab, chunk, [&](float logit, int id) {
-            if (is_inside(logit, id)) s.bins.add(bins(logit), measure(logit));
-          });
-          __syncthreads();
+    visit_row<T, kWidth>(
+        row,
+        [&](float logit, int id) {
+          if (is_inside(logit, id)) s.bins.add(bins(logit), measure(logit));
+        },
+        [&](int) {
           if (threadIdx.x < kBins) own += s.bins.take(threadIdx.x);
-          __syncthreads();
         });
     const Scan sums = block_scan<kThreads>(own);
     if (wanted == 0) {  // the first round
@@ -268,17 +264,17 @@ __device__ __forceinline__ Prefix shortest_prefix(
     before = s.before;
 
     int own_top = kLowestInt, own_bottom = kHighestInt;
-    for_each_chunk<T, kWidth>(
-        row, 0, 1, [&](const Tokens<kWidth>& tokens, int chunk) {
-          tokens.visit(row.vocab, chunk, [&](float logit, int id) {
-            if (!is_inside(logit, id) || bins(logit) != bin) return;
-            const int key = order_key(logit);
-            const int index = atomicAdd(&s.num_candidates, 1);
-            if (index < kMaxCandidates) s.candidates[index] = pack_candidate(key, id);
-            own_top = max(own_top, key);
-            own_bottom = min(own_bottom, key);
-          });
-        });
+    visit_row<T, kWidth>(
+        row,
+        [&](float logit, int id) {
+          if (!is_inside(logit, id) || bins(logit) != bin) return;
+          const int key = order_key(logit);
+          const int index = atomicAdd(&s.num_candidates, 1);
+          if (index < kMaxCandidates) s.candidates[index] = pack_candidate(key, id);
+          own_top = max(own_top, key);
+          own_bottom = min(own_bottom, key);
+        },
+        [](int) {});
     own_top = __reduce_max_sync(kAllLanes, own_top);
     own_bottom = __reduce_min_sync(kAllLanes, own_bottom);
     if (lane_index() == 0) {
