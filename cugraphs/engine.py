@@ -16,11 +16,13 @@ from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
 from cugraphs.outputs import Logprob
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS
 from cugraphs.scheduler import ScheduledChunk, Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
+from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
 from cugraphs.step_state import Chunk
 from cugraphs.tokenizer import Tokenizer
+
+PRIORITY_SPAN = 1000  # requests that one step of priority lets a request overtake
 
 
 class Engine:
@@ -34,6 +36,7 @@ class Engine:
         vocab_size: int,
         max_num_seqs: int,
         seed: int | None = None,
+        prefix_caching: bool = True,
     ) -> None:
         """Start with no requests.
 
@@ -43,6 +46,7 @@ class Engine:
             vocab_size: of the model; token ids are below it.
             max_num_seqs: sequences that run at once.
             seed: makes the seeds of requests without one repeatable; None draws them at random.
+            prefix_caching: a prompt that begins as an earlier one did uses its blocks.
 
         Raises:
             ValueError: the KV cache cannot hold one sequence of the model's length; or the model
@@ -60,7 +64,9 @@ class Engine:
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
-        self.blocks = BlockManager(cache.num_blocks, cache.block_size)
+        self.blocks = BlockManager(
+            runner.num_kv_blocks, cache.block_size, prefix_caching=prefix_caching
+        )
         needed = self.blocks.blocks_for(cache.max_model_len)
         if self.blocks.num_usable < needed:
             raise ValueError(
@@ -85,6 +91,8 @@ class Engine:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         prompt: str | None = None,
+        *,
+        priority: int = 0,
     ) -> Request:
         """Queue a prompt.
 
@@ -92,6 +100,8 @@ class Engine:
             prompt_token_ids: 1 to ``max_model_len - 1`` token ids.
             params: how to continue it.
             prompt: its text, handed back in the outputs.
+            priority: a request goes before those that came up to ``PRIORITY_SPAN`` requests
+                earlier, for each step that its priority is lower. So none waits for ever.
 
         Returns:
             The request, which grows with every step.
@@ -106,11 +116,15 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
-        completions = []
+        order = self._next_request_id + priority * PRIORITY_SPAN
+        shares = len(token_ids) > self.blocks.block_size  # a block that the samples can share
+        completions: list[Completion] = []
         for sample_index in range(params.n):
             sequence = TokenSequence(
-                self._next_seq_id, token_ids, params, max_tokens, seed, sample_index
+                self._next_seq_id, token_ids, params, max_tokens, seed, sample_index, order
             )
+            if completions and self.blocks.prefix_caching and shares:
+                sequence.leader = completions[0].sequence
             self._next_seq_id += 1
             completions.append(Completion(sequence, self._tokenizer))
         prompt_logprobs: list[dict[int, Logprob] | None] | None = (
@@ -202,6 +216,7 @@ class Engine:
             sequence = item.sequence
             request, completion = self._owner[sequence]
             sequence.num_computed += item.num_tokens
+            self.blocks.register(sequence.seq_id, sequence.tokens, sequence.num_computed)
             for position, token_id in enumerate(chunk.prompt_targets, start=chunk.start):
                 if position == sequence.num_prompt_logprobs:  # else known: it was preempted since
                     sequence.num_prompt_logprobs += 1
@@ -259,6 +274,7 @@ class Engine:
             stop_token_ids=[*eos, *(params.stop_token_ids or ())],
             prompt_token_ids=sequence.prompt_token_ids,
             output_token_ids=sequence.output_token_ids,
+            end_position=len(sequence.prompt_token_ids) + sequence.max_tokens,
         )
 
     def _drop(self, sequence: TokenSequence) -> None:
