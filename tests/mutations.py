@@ -828,109 +828,134 @@ MUTATIONS: tuple[Mutation, ...] = (
             '        template = template.replace(", 4, 256", ", 2, 256")\n',
         ),
     ),
-    # ---------------------------------------------------------------------------- adjust_logits
-    *_bugs(
-        "adjust_logits",
-        "adjust_logits.cu",
-        ("prompt bit counted", "seen & (kPromptBit - 1)", "seen"),
-        ("presence penalty on tokens of the prompt", "count > 0 ? -presence : -0.0f", "-presence"),
-        (
-            "no repetition penalty on tokens of the prompt",
-            "if (seen == 0) continue;",
-            "if ((seen & (kPromptBit - 1)) == 0) continue;",
-        ),
-        ("repetition the wrong way round", "logit > 0.0f ?", "logit < 0.0f ?"),
-        ("presence added", "count > 0 ? -presence", "count > 0 ? presence"),
-        (
-            "frequency and presence swapped",
-            "presence = presence_penalty[slot], frequency = frequency_penalty[slot]",
-            "frequency = presence_penalty[slot], presence = frequency_penalty[slot]",
-        ),
-        (
-            "no barrier before the bias",
-            "  if (biased[0] >= 0) {\n    __syncthreads();\n",
-            "  if (biased[0] >= 0) {\n",
-        ),
-        (
-            "no barrier before the stop ids",
-            "  if (sample_positions[row] < min_position[slot]) {\n    __syncthreads();\n",
-            "  if (sample_positions[row] < min_position[slot]) {\n",
-        ),
-        (
-            "no barrier before the penalties",
-            "  __syncthreads();\n  const int* counts",
-            "  const int* counts",
-        ),
-        (
-            "stop ids banned a token too long",
-            "sample_positions[row] < min_position",
-            "sample_positions[row] <= min_position",
-        ),
-        (
-            "bias of the row, not of its slot",
-            "bias_values[static_cast<long long>(slot) *",
-            "bias_values[static_cast<long long>(row) *",
-        ),
-        (
-            "unused entries of the bias list are used",
-            "if (id >= begin && id < end) {",
-            "if (id < end) {",
-        ),
-        (
-            "a bias is added by every later chunk's block too",
-            "if (id >= begin && id < end) {",
-            "if (id >= 0 && id < end) {",
-        ),
-        (
-            "a bias is added by every earlier chunk's block too",
-            "if (id >= begin && id < end) {",
-            "if (id >= begin) {",
-        ),
-        ("a dead row goes on", "  if (slot < 0) return;\n", ""),
-        ("a dead row's logits are copied", "    if (slot >= 0) {\n", "    {\n"),
-        ("frequency alone is not applied", " && frequency == 0.0f) return", ") return"),
-        ("presence alone is not applied", " && presence == 0.0f && ", " && "),
-        (
-            "no guard after the row's end",
-            "min(begin + kThreads * kPerThread, vocab)",
-            "begin + kThreads * kPerThread",
-        ),
-        (
-            "frequency penalty in a fused multiply-add",
-            "__fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)))",
-            "fmaf(-frequency, static_cast<float>(count), logit)",
-        ),
-        (
-            "multiplied by the reciprocal of repetition",
-            "__fdiv_rn(logit, repetition)",
-            "__fmul_rn(logit, __fdiv_rn(1.0f, repetition))",
-        ),
-        (
-            "frequency before repetition",
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition)"
-            " : __fmul_rn(logit, repetition);\n"
-            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n",
-            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n"
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition)"
-            " : __fmul_rn(logit, repetition);\n",
-        ),
-        (
-            "the penalties' first tokens only",
-            "for (int id = begin + threadIdx.x; id < end; id += kThreads)",
-            "for (int id = begin + threadIdx.x; id < min(end, begin + kThreads); id += kThreads)",
-        ),
-    ),
     # ----------------------------------------------------------------------------------- sample
     *_bugs(
         "sample",
+        "row_chunks.cuh",
+        ("prompt bit counted", "counts.v[k] & (kPromptBit - 1)", "counts.v[k]"),
+        (
+            "presence penalty on tokens of the prompt",
+            "count > 0 ? -row.presence : -0.0f",
+            "-row.presence",
+        ),
+        (
+            "no repetition penalty on tokens of the prompt",
+            "if (counts.v[k] != 0) logit",
+            "if ((counts.v[k] & (kPromptBit - 1)) != 0) logit",
+        ),
+        ("repetition the wrong way round", "logit > 0.0f ?", "logit < 0.0f ?"),
+        ("presence added", "count > 0 ? -row.presence", "count > 0 ? row.presence"),
+        (
+            "no barrier before the biases",
+            "{ tile[id - begin] = logit; });\n    __syncthreads();\n    if (row.bias_ids",
+            "{ tile[id - begin] = logit; });\n    if (row.bias_ids",
+        ),
+        (
+            "no barrier before the stop ids",
+            "      }\n      __syncthreads();\n    }\n    if (row.stop_ids",
+            "      }\n    }\n    if (row.stop_ids",
+        ),
+        (
+            "no barrier before the listed tokens are read",
+            "      }\n      __syncthreads();\n    }\n#pragma unroll\n    for (int v",
+            "      }\n    }\n#pragma unroll\n    for (int v",
+        ),
+        (
+            "no barrier before the tile is filled again",
+            "    __syncthreads();  // the tile can be filled again\n",
+            "",
+        ),
+        (
+            "a bias of another chunk is added",
+            "        if (id >= begin && id < end) {\n",
+            "        if (id >= 0 && id < end) {\n",
+        ),
+        (
+            "a bias of a later chunk is added",
+            "        if (id >= begin && id < end) {\n",
+            "        if (id >= begin) {\n",
+        ),
+        (
+            "frequency penalty in a fused multiply-add",
+            "__fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)))",
+            "fmaf(-row.frequency, static_cast<float>(count), logit)",
+        ),
+        (
+            "multiplied by the reciprocal of repetition",
+            "__fdiv_rn(logit, row.repetition)",
+            "__fmul_rn(logit, __fdiv_rn(1.0f, row.repetition))",
+        ),
+        (
+            "frequency before repetition",
+            "    logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition)"
+            " : __fmul_rn(logit, row.repetition);\n"
+            "    logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n",
+            "    logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n"
+            "    logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition)"
+            " : __fmul_rn(logit, row.repetition);\n",
+        ),
+        (
+            "counts of the vector's first tokens only",
+            "row.token_counts + id + part)",
+            "row.token_counts + id)",
+        ),
+        (
+            "tokens after the row's end are read",
+            "      if (id < vocab) packs[v] =",
+            "      packs[v] =",
+        ),
+        (
+            "the chunk that is loaded ahead is the next, not the block's next",
+            "raw.load(row.logits, row.vocab, chunk + step)",
+            "raw.load(row.logits, row.vocab, chunk + 1)",
+        ),
+        ("the last chunk is left out", "(vocab + kChunk - 1) / kChunk", "max(vocab / kChunk, 1)"),
+        (
+            "the top id of any group",
+            "own.top_key == top ? own.top_id : kHighestInt",
+            "own.top_id",
+        ),
+        (
+            "any of equal logits is the likeliest",
+            "atomicMin(&extent.top_id, lowest_id)",
+            "atomicExch(&extent.top_id, lowest_id)",
+        ),
+        (
+            "no barrier after the extent is set",
+            "extent = Extent::nothing();\n  __syncthreads();\n",
+            "extent = Extent::nothing();\n",
+        ),
+        (
+            "no barrier before the top id is searched",
+            "  __syncthreads();\n  const int id = own",
+            "  const int id = own",
+        ),
+        (
+            "no barrier before the extent is read",
+            "  __syncthreads();\n  return extent;",
+            "  return extent;",
+        ),
+        (
+            "no barrier before the row is visited from the tile",
+            "    __syncthreads();\n#pragma unroll 1\n    for (int id",
+            "#pragma unroll 1\n    for (int id",
+        ),
+        (
+            "no barrier after the row is visited",
+            "visit(tile[id - begin], id);\n    __syncthreads();\n",
+            "visit(tile[id - begin], id);\n",
+        ),
+    ),
+    *_bugs(
+        "sample",
         "sample.cu",
-        ("another word of the draw", "words.w[0] >> 8", "words.w[1] >> 8"),
+        ("another word of the draw", ".w[0] >> 8", ".w[1] >> 8"),
         (
             "position and sample index swapped",
-            "static_cast<unsigned>(sample_positions[row]),\n"
-            "                                    static_cast<unsigned>(sample_index[slot])",
-            "static_cast<unsigned>(sample_index[slot]),\n"
-            "                                    static_cast<unsigned>(sample_positions[row])",
+            "static_cast<unsigned>(position),\n                                      "
+            "static_cast<unsigned>(sample_index[slot])",
+            "static_cast<unsigned>(sample_index[slot]),\n                                      "
+            "static_cast<unsigned>(position)",
         ),
         (
             "words of the seed swapped",
@@ -939,39 +964,118 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "position of the slot, not of the row",
-            "(sample_positions[row])",
-            "(sample_positions[slot])",
+            "sample_positions[blockIdx.y]",
+            "sample_positions[slot]",
         ),
+        (
+            "stop ids banned a token too long",
+            "position < min_position[slot]",
+            "position <= min_position[slot]",
+        ),
+        (
+            "bias of the row, not of its slot",
+            "bias_values + static_cast<long long>(slot) *",
+            "bias_values + static_cast<long long>(blockIdx.y) *",
+        ),
+        ("frequency alone is not applied", " || frequency != 0.0f;", ";"),
+        ("presence alone is not applied", " || presence != 0.0f ||", " ||"),
         ("tiny temperatures are drawn", "temperature[slot] >= 1e-5f", "temperature[slot] > 0.0f"),
         ("min_p keeps a token below it", " + (rounded < threshold ? 1 : 0)", ""),
         ("min_p drops a token at it", " + (rounded < threshold ? 1 : 0)", " + 1"),
-        ("min_p without temperature", "peak + temperature * log(", "peak + log("),
-        ("top_k without min_p", "Prefix kept = parameters.min_p;", "Prefix kept = kWholeRow;"),
-        ("all tokens are counted", "if (token >= 0 && count_tokens[slot] != 0)", "if (token >= 0)"),
+        ("min_p without temperature", "peak + t * log(", "peak + log("),
+        ("all tokens are counted", "count_tokens[slot] != 0 ? counts : nullptr", "counts"),
         (
-            "counts of the row, not of its slot",
-            "token_counts[static_cast<long long>(slot) *",
-            "token_counts[static_cast<long long>(row) *",
+            "a broken row is counted",
+            "if (token >= 0 && counted != nullptr)",
+            "if (counted != nullptr)",
         ),
-        ("a broken row is counted", "if (token >= 0 && count_tokens", "if (count_tokens"),
-        ("a dead row gives -1", "token_ids[row] = 0;", "token_ids[row] = -1;"),
+        ("a dead row gives -1", "token_ids[blockIdx.x] = 0;", "token_ids[blockIdx.x] = -1;"),
         ("a dead row is sampled", "  if (slot < 0) {\n", "  if (slot < -1) {\n"),
-        (
-            "no barrier before the parameters are read",
-            "    __syncthreads();\n    Prefix kept",
-            "    Prefix kept",
-        ),
         (
             "32 bits in the low half of a share",
             "((total & 0xffffffffu) * draw >> 24)",
             "(static_cast<unsigned>(total) * draw >> 24)",
         ),
         ("weights in the power of 2, not of e", "1.4426950408889634 * inverse", "1.0 * inverse"),
-        ("top_p is ignored below 1", "parameters.top_p < 1.0f", "parameters.top_p < 0.9f"),
+        (
+            "top_p is ignored below 1",
+            "if (top_p < 1.0f) {\n    const Sum before",
+            "if (top_p < 0.9f) {\n    const Sum before",
+        ),
         (
             "every thread writes the count",
-            "  if (threadIdx.x == 0) {\n    token_ids[row] = token;",
-            "  {\n    token_ids[row] = token;",
+            "  if (threadIdx.x == 0) {\n    token_ids[blockIdx.x] = token;",
+            "  {\n    token_ids[blockIdx.x] = token;",
+        ),
+        ("sums of bins are not reset", "      work.bin_weights[threadIdx.x] = 0;\n", ""),
+        ("counts of bins are not reset", "      work.bin_counts[threadIdx.x] = 0;\n", ""),
+        ("the number of candidates is not reset", "      work.num_candidates = 0;\n", ""),
+        (
+            "the last bin is only that of the last thread that adds to it",
+            "if (lane_index() == 0) {\n          weights.add(kBins - 1, rest);",
+            "if (threadIdx.x == 0) {\n          weights.add(kBins - 1, rest);",
+        ),
+        (
+            "no barrier before the bins are cleared",
+            "        __syncthreads();\n        if (threadIdx.x < kBins) bin_weight",
+            "        if (threadIdx.x < kBins) bin_weight",
+        ),
+        (
+            "no barrier after the bins are cleared",
+            "bin_weight += weights.take(threadIdx.x);\n        __syncthreads();\n",
+            "bin_weight += weights.take(threadIdx.x);\n",
+        ),
+        (
+            "sums of a block replace those of others",
+            "atomicAdd(&work.bin_weights[threadIdx.x], bin_weight)",
+            "atomicExch(&work.bin_weights[threadIdx.x], bin_weight)",
+        ),
+        (
+            "top_p's part of all, not of what top_k keeps",
+            "      least = ends.k_before;\n      most = ends.before;\n",
+            "",
+        ),
+        (
+            "no barrier before the sum of top_k is read",
+            "    __syncthreads();\n    if (ends.k_bin < kBins) {\n      least",
+            "    if (ends.k_bin < kBins) {\n      least",
+        ),
+        (
+            "top_k's last bin is kept whole",
+            "(bin >= first && bin <= last) || bin == k_bin",
+            "bin >= first && bin <= last",
+        ),
+        (
+            "one bin in which top_p may end",
+            "if (before < last && sums.reached >= last) ends.last = bin;",
+            "ends.last = ends.first;",
+        ),
+        (
+            "a token of top_k too many",
+            "first + static_cast<int>(ends.k_left) - 1",
+            "first + static_cast<int>(ends.k_left)",
+        ),
+        (
+            "candidates are weighed although they are cut off",
+            "    if (kept.holds(candidate_key(candidate), id)) {\n",
+            "    {\n",
+        ),
+        (
+            "more candidates than there is room for",
+            "work.num_candidates > kMaxCandidates",
+            "work.num_candidates > 2 * kMaxCandidates",
+        ),
+        (
+            "kept tokens below min_p",
+            "          if (order_key(logit) < draw.min_key) return;\n          if (!draw",
+            "          if (!draw",
+        ),
+        (
+            "the second launch does not wait for the first",
+            "  let_next_kernel_start();\n  wait_for_previous_kernel();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
+            "  let_next_kernel_start();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
         ),
     ),
     *_bugs(
@@ -985,13 +1089,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "row_order.cuh",
         (
             "the last of equal logits is the likeliest",
-            "if (key > own.top_key)",
-            "if (key >= own.top_key)",
-        ),
-        (
-            "any of equal logits is the likeliest",
-            "atomicMin(&extent.top_id, lowest_id)",
-            "atomicExch(&extent.top_id, lowest_id)",
+            "if (key > top_key)",
+            "if (key >= top_key)",
         ),
         ("+inf is taken for a logit", "top_key >= kInfinityKey", "top_key > kInfinityKey"),
         ("a negative NaN is not seen", " || bottom_key < -kInfinityKey", ""),
@@ -999,36 +1098,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "negative logits in the wrong order",
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits;",
-        ),
-        (
-            "no barrier after the extent is set",
-            "kHighestInt};\n  __syncthreads();\n  Extent own",
-            "kHighestInt};\n  Extent own",
-        ),
-        (
-            "no barrier before the top id is searched",
-            "  __syncthreads();\n  const int id = own",
-            "  const int id = own",
-        ),
-        (
-            "no barrier before the extent is read",
-            "  __syncthreads();\n  return extent;",
-            "  return extent;",
-        ),
-        (
-            "no barrier before tiles are searched",
-            "  __syncthreads();\n  if (warp_index() == 0) {\n    Sum total",
-            "  if (warp_index() == 0) {\n    Sum total",
-        ),
-        (
-            "tokens after the row's end are read",
-            "      if (id < vocab) packs[j] =",
-            "      packs[j] =",
-        ),
-        (
-            "only the tiles of one round",
-            "tile * kTile < vocab; tile += kRowWarps",
-            "tile < kRowWarps && tile * kTile < vocab; tile += kRowWarps",
         ),
         (
             "a scan without its last step",
@@ -1041,9 +1110,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "reached += left;",
         ),
         (
-            "the id before the one that is found",
-            "found_id = token.index",
-            "found_id = max(token.index - 1, 0)",
+            "no barrier before the warps' sums are read",
+            "warps[warp_index()] = reached;\n  __syncthreads();",
+            "warps[warp_index()] = reached;",
+        ),
+        (
+            "no barrier after the warps' sums are read",
+            "  __syncthreads();\n  return {reached, total};",
+            "  return {reached, total};",
         ),
     ),
     *_bugs(
@@ -1051,12 +1125,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "shortest_prefix.cuh",
         (
             "tokens filtered before are weighed again",
-            "key > top_key || !kept.holds(key, id)) return;\n    const Fixed",
-            "key > top_key) return;\n    const Fixed",
+            "key <= top_key && kept.holds(key, id);\n    };",
+            "key <= top_key;\n    };",
         ),
         (
             "all of many ties are kept",
-            "return {top_key, lowest_id_above<T, kWidth>(row, vocab, s.sums, tied, goal_of_ties)};",
+            "return {top_key, lowest_id_above<T, kWidth>(row, tied, target, s)};",
             "return {top_key, kHighestInt};",
         ),
         (
@@ -1066,16 +1140,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "no barrier while the scratch is read",
-            "  __syncthreads();  // the scratch may still be read\n",
+            "    __syncthreads();  // the scratch may still be read\n",
             "",
         ),
-        ("the sum of earlier rounds is lost", "s.before = end.before;", "s.before = 0;"),
+        (
+            "the sum of earlier rounds is lost",
+            "      s.before = reached - own;",
+            "      s.before = reached - own - before;",
+        ),
         ("sorted the wrong way", "== ((left & size) == 0)", "== ((left & size) != 0)"),
         ("a bin after the last", "kBins - 1.0f", "kBins + 0.0f"),
         (
-            "a prefix that ends with a group of candidates is a token longer",
-            "0, s.before, s.goal - 1, [&]",
-            "0, s.before, s.goal, [&]",
+            "a prefix that ends with a candidate is a token longer",
+            "if (reached >= wanted && reached - own < wanted) s.end = i;",
+            "if (reached > wanted && reached - own <= wanted) s.end = i;",
         ),
         (
             "no barrier in the sort",
@@ -1089,8 +1167,33 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "the bins keep what they held",
-            "s.bins.high[bin][lane_index()] = s.bins.low[bin][lane_index()] = 0;",
-            "s.bins.high[bin][lane_index()] = 0;",
+            "high[0][bin] = high[1][bin] = low[0][bin] = low[1][bin] = 0;",
+            "high[0][bin] = high[1][bin] = low[0][bin] = 0;",
+        ),
+        (
+            "a bin is not emptied when its sum is taken",
+            "      high[copy][bin] = low[copy][bin] = 0;\n",
+            "",
+        ),
+        (
+            "candidates of a warp overwrite each other",
+            "atomicAdd(num_candidates, index)",
+            "*num_candidates, *num_candidates += index",
+        ),
+        (
+            "a chunk's sum without the chunks before it",
+            "Sum before = __shfl_sync(kAllLanes, reached - own_chunk, chunk);",
+            "Sum before = 0;",
+        ),
+        (
+            "the id after the one that is found",
+            "if (passed <= goal) found = first + k + 1;",
+            "found = first + k + 1;",
+        ),
+        (
+            "only the first vector of a thread is searched",
+            "    before += sums.total;\n  }\n  __syncthreads();\n  return s.found_id;",
+            "  }\n  __syncthreads();\n  return s.found_id;",
         ),
     ),
     # --------------------------------------------------------------------------------- logprobs
@@ -1099,10 +1202,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "logprobs.cu",
         (
             "the peak is not subtracted",
-            "target_logprob = target_logit - peak - log_sum;",
-            "target_logprob = target_logit - log_sum;",
+            "to_float(row.logits[wanted.target]) - peak - log_sum;",
+            "to_float(row.logits[wanted.target]) - log_sum;",
         ),
-        ("rank counted from 0", "rank = tokens_before;", "rank = tokens_before - 1;"),
+        (
+            "rank counted from 0",
+            "block_scan<kThreads>(before).total)",
+            "block_scan<kThreads>(before).total - 1)",
+        ),
         (
             "more tokens listed than there are",
             "min(min(num_logprobs[row], max_logprobs), vocab)",
@@ -1110,18 +1217,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "a row that wants nothing writes before its list",
-            "int i = max(count, 0) + threadIdx.x",
-            "int i = count + threadIdx.x",
+            "int i = listed + threadIdx.x",
+            "int i = wanted.count + threadIdx.x",
         ),
         ("a target of id 0 is ignored", "target_ids[row] >= 0 ?", "target_ids[row] > 0 ?"),
         (
             "no barrier after the candidates' number is set",
-            "scratch.num_candidates = 0;\n        __syncthreads();\n",
-            "scratch.num_candidates = 0;\n",
+            "s.num_candidates = 0;\n    __syncthreads();\n",
+            "s.num_candidates = 0;\n",
         ),
-        ("the list of a broken row is not filled", "      count = 0;\n", ""),
-        ("a row without a target reads before the row", "  if (target < 0) count = -1;\n", ""),
-        ("the rank is not reset", "      if (threadIdx.x == 0) tokens_before = 0;\n", ""),
+        (
+            "the number of candidates is not reset",
+            "threadIdx.x == 0) work.num_candidates = 0;",
+            "false) work.num_candidates = 0;",
+        ),
+        ("a row without a target reads before the row", "    if (target < 0) count = -1;\n", ""),
         (
             "overflows for large logits",
             "sum += expf(logit - peak);",
@@ -1138,11 +1248,26 @@ MUTATIONS: tuple[Mutation, ...] = (
             "top_ids[i] = candidate_id(candidate);",
         ),
         (
-            "barrier missing before the rank is read",
-            "      __syncthreads();\n      rank",
-            "      rank",
+            "a token too few in the list",
+            "return static_cast<Sum>(count);",
+            "return static_cast<Sum>(count - 1);",
         ),
-        ("a token too few in the list", "return Sum(count);", "return Sum(count - 1);"),
+        ("a token at the floor is no candidate", "return logit >= floor;", "return logit > floor;"),
+        (
+            "fewer candidates than are listed",
+            "if (num_candidates < count || num_candidates > kMaxCandidates)",
+            "if (num_candidates > kMaxCandidates)",
+        ),
+        (
+            "more candidates than there is room for",
+            "if (num_candidates < count || num_candidates > kMaxCandidates)",
+            "if (num_candidates < count)",
+        ),
+        (
+            "only one warp's sum of a chunk",
+            "chunk * kGroups + warp_index()] = sum;",
+            "chunk * kGroups] = sum;",
+        ),
     ),
     *_bugs(
         "logprobs",
@@ -1156,6 +1281,15 @@ MUTATIONS: tuple[Mutation, ...] = (
             "-0 is below 0",
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits >= 0 ? bits : kHighestInt - bits;",
+        ),
+    ),
+    *_bugs(
+        "logprobs",
+        "row_chunks.cuh",
+        (
+            "a floor above the k-th highest top",
+            "if (__syncthreads_count(own >= middle) >= k) {",
+            "if (__syncthreads_count(own >= middle) >= k - 1) {",
         ),
     ),
 )
