@@ -57,9 +57,11 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_extents
   if (wanted.count < 0) return;
   ListWork& work = reinterpret_cast<ListWork*>(workspace)[row_index];
   if (blockIdx.x == 0 && threadIdx.x == 0) work.num_candidates = 0;
-  for_each_chunk<T, kWidth>(
-      plain_row(logits, row_index, vocab), blockIdx.x, gridDim.x,
-      [&](const Tokens<kWidth>& tokens, int chunk) { work.extents.set(tokens, vocab, chunk); });
+  const Row<T> row = plain_row(logits, row_index, vocab);
+  Vectors<T, kWidth> vectors;
+  vectors.load(row.logits, vocab, blockIdx.x);
+  for_each_chunk_ahead(
+      row, vectors, [&](const Chunk<T, kWidth>& chunk) { work.extents.set(chunk); });
 }
 
 template <typename T, int kWidth>
@@ -87,25 +89,25 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_sums(
   float floor = 0.0f;
   if (wanted.count > 0) floor = floor_of_first(wanted.count, own.top_key, extent);
 
-  for_each_chunk<T, kWidth>(
-      row, blockIdx.x, gridDim.x, [&](const Tokens<kWidth>& tokens, int chunk) {
-        float sum = 0.0f;
-        int before = 0;
-        tokens.visit(vocab, chunk, [&](float logit, int id) {
-          sum += expf(logit - peak);
-          before += up_to_target.holds(order_key(logit), id) ? 1 : 0;
-        });
-        sum = lanes_sum<32>(sum);
-        before = __reduce_add_sync(kAllLanes, before);
-        if (lane_index() == 0) {
-          work.group_sums[chunk * kGroups + warp_index()] = sum;
-          work.groups_before[chunk * kGroups + warp_index()] = before;
-        }
-        if (wanted.count == 0) return;
-        append_candidates(
-            tokens, vocab, chunk, &work.num_candidates, work.candidates,
-            [&](float logit) { return logit >= floor; });
-      });
+  for_each_chunk<T, kWidth>(row, [&](const Chunk<T, kWidth>& chunk) {
+    float sum = 0.0f;
+    int before = 0;
+    unsigned chosen = 0;
+    chunk.visit([&](float logit, int id, int i) {
+      sum += expf(logit - peak);
+      before += up_to_target.holds(order_key(logit), id) ? 1 : 0;
+      chosen |= logit >= floor ? 1u << i : 0u;
+    });
+    sum = lanes_sum<32>(sum);
+    before = __reduce_add_sync(kAllLanes, before);
+    if (lane_index() == 0) {
+      work.group_sums[chunk.index * kGroups + warp_index()] = sum;
+      work.groups_before[chunk.index * kGroups + warp_index()] = before;
+    }
+    if (wanted.count > 0) {
+      append_candidates(chunk, chosen, &work.num_candidates, work.candidates);
+    }
+  });
 }
 
 // Leaves the `count` first tokens of the row's order in the scratch, sorted. All threads call it.
@@ -115,10 +117,9 @@ __device__ __forceinline__ void sort_likeliest(
   int num_candidates = work.num_candidates;
   // A floor of -inf, or ties at it: there may be fewer candidates than that, or too many.
   if (num_candidates < count || num_candidates > kMaxCandidates) {
-    const float lowest = key_logit(extent.bottom_key);
     const Prefix top = shortest_prefix<T, kWidth>(
-        row, {kLowestInt, kHighestInt}, Bins::down_to(lowest, extent.top_key, extent.bottom_key),
-        CountOne{}, [&](Sum) { return static_cast<Sum>(count); }, s);
+        row, {kLowestInt, kHighestInt}, extent, CountOne{},
+        [&](Sum) { return static_cast<Sum>(count); }, s);
     __syncthreads();
     if (threadIdx.x == 0) s.num_candidates = 0;
     __syncthreads();

@@ -1,4 +1,4 @@
-// A row of logits in chunks that a block takes one at a time, adjusted on the way into registers:
+// A row of logits in chunks that a block takes one at a time, adjusted on the way, in shared memory:
 // l += bias; -inf for stop ids that come too early; then penalties:
 // l = l > 0 ? l / repetition : l * repetition; l -= frequency * count; l -= presence * (count > 0)
 //
@@ -28,186 +28,175 @@ struct Row {
   int vocab, max_bias, max_stop_ids;
 
   __device__ __forceinline__ int num_chunks() const { return (vocab + kChunk - 1) / kChunk; }
-};
-
-// The id of this thread's v-th vector in a chunk.
-template <int kWidth>
-__device__ __forceinline__ int vector_id(int chunk, int v) {
-  return chunk * kChunk + (v * kThreads + static_cast<int>(threadIdx.x)) * kWidth;
-}
-
-// This thread's tokens of a chunk, as the model gives them.
-template <typename T, int kWidth>
-struct RawTokens {
-  static constexpr int kVectors = kChunk / kThreads / kWidth;
-  Pack<T, kWidth> packs[kVectors];
-
-  __device__ __forceinline__ void load(const T* logits, int vocab, int chunk) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int id = vector_id<kWidth>(chunk, v);
-      if (id < vocab) packs[v] = *reinterpret_cast<const Pack<T, kWidth>*>(logits + id);
-    }
+  __device__ __forceinline__ bool is_adjusted() const {
+    return token_counts != nullptr || bias_ids != nullptr || stop_ids != nullptr;
   }
 };
 
-// A block's only tile, [kChunk].
-__device__ __forceinline__ float* shared_tile() {
-  __shared__ float tile[kChunk];
+// A chunk of the row that a block works on, in float32: adjusted logits, or any. Between blocks of 16
+// lies a word, so that threads with 16 tokens each do not meet in a bank.
+struct Tile {
+  float words[kChunk + kChunk / 16];
+
+  __device__ __forceinline__ float& operator[](int i) { return words[i + i / 16]; }
+};
+
+__device__ __forceinline__ Tile& shared_tile() {
+  __shared__ Tile tile;
   return tile;
 }
 
-// This thread's tokens of a chunk in float32.
-template <int kWidth>
-struct Tokens {
-  static constexpr int kVectors = kChunk / kThreads / kWidth;
-  float logits[kVectors * kWidth];
+// What a thread has of a chunk: vectors of kWidth tokens each, as the model gives them.
+template <typename T, int kWidth>
+struct Vectors {
+  static constexpr int kCount = kChunk / kThreads / kWidth;
+  Pack<T, kWidth> packs[kCount];
 
-  // Calls visit(logit, id) in ascending order of ids, for those below `vocab`.
-  template <typename Visit>
-  __device__ __forceinline__ void visit(int vocab, int chunk, Visit visit) const {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int id = vector_id<kWidth>(chunk, v);
-      if (id < vocab) {
-#pragma unroll
-        for (int k = 0; k < kWidth; ++k) visit(logits[v * kWidth + k], id + k);
-      }
-    }
+  static __device__ __forceinline__ int id(int chunk, int v) {
+    return chunk * kChunk + (v * kThreads + static_cast<int>(threadIdx.x)) * kWidth;
   }
-
-  template <typename T>
-  __device__ __forceinline__ void widen(const RawTokens<T, kWidth>& raw, int vocab, int chunk) {
+  __device__ __forceinline__ void load(const T* logits, int vocab, int chunk) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const bool is_token = vector_id<kWidth>(chunk, v) < vocab;
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        logits[v * kWidth + k] = is_token ? to_float(raw.packs[v].v[k]) : 0.0f;
+    for (int v = 0; v < kCount; ++v) {
+      if (id(chunk, v) < vocab) {
+        packs[v] = *reinterpret_cast<const Pack<T, kWidth>*>(logits + id(chunk, v));
       }
     }
-  }
-
-  // All threads of the block call it.
-  template <typename T>
-  __device__ __forceinline__ void adjust(const Row<T>& row, int chunk) {
-    if (row.bias_ids != nullptr || row.stop_ids != nullptr) set_listed(row, chunk);
-    if (row.token_counts != nullptr) penalise(row, chunk);
-  }
-
- private:
-  // Biases and stop ids are lists of tokens: they are looked up through shared memory.
-  template <typename T>
-  __device__ __forceinline__ void set_listed(const Row<T>& row, int chunk) {
-    float* tile = shared_tile();
-    const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
-    visit(row.vocab, chunk, [&](float logit, int id) { tile[id - begin] = logit; });
-    __syncthreads();
-    if (row.bias_ids != nullptr) {
-      for (int i = threadIdx.x; i < row.max_bias; i += kThreads) {
-        const int id = row.bias_ids[i];
-        if (id >= begin && id < end) {
-          tile[id - begin] = __fadd_rn(tile[id - begin], row.bias_values[i]);
-        }
-      }
-      __syncthreads();
-    }
-    if (row.stop_ids != nullptr) {
-      for (int i = threadIdx.x; i < row.max_stop_ids; i += kThreads) {
-        const int id = row.stop_ids[i];
-        // An id may be in the list twice.
-        if (id >= begin && id < end) atomicExch(&tile[id - begin], __int_as_float(0xff800000));
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int id = vector_id<kWidth>(chunk, v);
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        if (id < row.vocab) logits[v * kWidth + k] = tile[id - begin + k];
-      }
-    }
-    __syncthreads();  // the tile can be filled again
-  }
-
-  template <typename T>
-  __device__ __forceinline__ void penalise(const Row<T>& row, int chunk) {
-    constexpr int kCounts = kWidth < 4 ? kWidth : 4;  // of one load
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const int id = vector_id<kWidth>(chunk, v);
-      if (id >= row.vocab) continue;
-#pragma unroll
-      for (int part = 0; part < kWidth; part += kCounts) {
-        const auto counts =
-            *reinterpret_cast<const Pack<int, kCounts>*>(row.token_counts + id + part);
-#pragma unroll
-        for (int k = 0; k < kCounts; ++k) {
-          float& logit = logits[v * kWidth + part + k];
-          if (counts.v[k] != 0) logit = penalised(row, logit, counts.v[k] & (kPromptBit - 1));
-        }
-      }
-    }
-  }
-
-  template <typename T>
-  static __device__ __forceinline__ float penalised(const Row<T>& row, float logit, int count) {
-    logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
-    logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));
-    return __fadd_rn(logit, count > 0 ? -row.presence : -0.0f);
   }
 };
 
-// This thread's tokens of a chunk, adjusted. All threads of the block call it.
+// Fills the tile with the adjusted logits of a chunk. All threads of the block call it; a barrier
+// stands at its beginning and at its end.
 template <typename T, int kWidth>
-__device__ __forceinline__ Tokens<kWidth> tokens_of(const Row<T>& row, int chunk) {
-  RawTokens<T, kWidth> raw;
-  raw.load(row.logits, row.vocab, chunk);
-  Tokens<kWidth> tokens;
-  tokens.widen(raw, row.vocab, chunk);
-  tokens.adjust(row, chunk);
-  return tokens;
-}
-
-// Calls use(tokens, chunk) for every step-th chunk of the row from the first one on, whose tokens
-// `raw` holds already; the next chunk is on its way meanwhile. All threads of the block call it.
-template <typename T, int kWidth, typename Use>
-__device__ __forceinline__ void for_each_chunk(
-    const Row<T>& row, int first, int step, RawTokens<T, kWidth> raw, Use use) {
-  const int num_chunks = row.num_chunks();
-#pragma unroll 1
-  for (int chunk = first; chunk < num_chunks; chunk += step) {
-    Tokens<kWidth> tokens;
-    tokens.widen(raw, row.vocab, chunk);
-    if (chunk + step < num_chunks) raw.load(row.logits, row.vocab, chunk + step);
-    tokens.adjust(row, chunk);
-    use(tokens, chunk);
+__device__ __forceinline__ void fill_tile(
+    const Row<T>& row, int chunk, const Vectors<T, kWidth>& vectors, Tile& tile) {
+  const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
+  __syncthreads();  // the tile may still be read
+#pragma unroll
+  for (int v = 0; v < vectors.kCount; ++v) {
+    const int first = vectors.id(chunk, v);
+    if (first >= row.vocab) continue;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) tile[first - begin + k] = to_float(vectors.packs[v].v[k]);
+  }
+  __syncthreads();
+  if (row.bias_ids != nullptr) {
+    for (int i = threadIdx.x; i < row.max_bias; i += kThreads) {
+      const int id = row.bias_ids[i];
+      if (id >= begin && id < end) {
+        tile[id - begin] = __fadd_rn(tile[id - begin], row.bias_values[i]);
+      }
+    }
+    __syncthreads();
+  }
+  if (row.stop_ids != nullptr) {
+    for (int i = threadIdx.x; i < row.max_stop_ids; i += kThreads) {
+      const int id = row.stop_ids[i];
+      // An id may be in the list twice.
+      if (id >= begin && id < end) atomicExch(&tile[id - begin], __int_as_float(0xff800000));
+    }
+    __syncthreads();
+  }
+  if (row.token_counts != nullptr) {
+    constexpr int kCounts = kWidth > 1 ? 4 : 1;  // of one load
+#pragma unroll 2
+    for (int id = begin + threadIdx.x * kCounts; id < end; id += kThreads * kCounts) {
+      const auto counts = *reinterpret_cast<const Pack<int, kCounts>*>(row.token_counts + id);
+#pragma unroll
+      for (int k = 0; k < kCounts; ++k) {
+        if (counts.v[k] == 0) continue;
+        const int count = counts.v[k] & (kPromptBit - 1);
+        float logit = tile[id - begin + k];
+        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);
+        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));
+        tile[id - begin + k] = __fadd_rn(logit, count > 0 ? -row.presence : -0.0f);
+      }
+    }
+    __syncthreads();
   }
 }
 
-// The same where nothing is loaded yet.
+// A chunk as a launch that shares the row with others sees it.
+template <typename T, int kWidth>
+struct Chunk {
+  int index, vocab;
+  bool is_adjusted;  // then its logits are in the tile
+  Vectors<T, kWidth> vectors;
+
+  // Calls visit(logit, id, i) for this thread's tokens, ids ascending, with adjusted logits; i is the
+  // number of the token among those of the thread.
+  template <typename Visit>
+  __device__ __forceinline__ void visit(Visit visit) const {
+    Tile& tile = shared_tile();
+#pragma unroll
+    for (int v = 0; v < vectors.kCount; ++v) {
+      const int first = vectors.id(index, v);
+      if (first >= vocab) continue;
+      float logits[kWidth];
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) logits[k] = to_float(vectors.packs[v].v[k]);
+      if (is_adjusted) {
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) logits[k] = tile[first - index * kChunk + k];
+      }
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) visit(logits[k], first + k, v * kWidth + k);
+    }
+  }
+};
+
+// Calls use(chunk) for every gridDim.x-th chunk of the row from the first one on, of which `vectors`
+// are loaded; the next chunk is on its way meanwhile. All threads of the block call it.
 template <typename T, int kWidth, typename Use>
-__device__ __forceinline__ void for_each_chunk(const Row<T>& row, int first, int step, Use use) {
-  RawTokens<T, kWidth> raw;
-  raw.load(row.logits, row.vocab, first);
-  for_each_chunk(row, first, step, raw, use);
+__device__ __forceinline__ void for_each_chunk_ahead(
+    const Row<T>& row, const Vectors<T, kWidth>& vectors, Use use) {
+  const int num_chunks = row.num_chunks();
+  Chunk<T, kWidth> chunk = {static_cast<int>(blockIdx.x), row.vocab, row.is_adjusted(), vectors};
+#pragma unroll 1
+  for (; chunk.index < num_chunks; chunk.index += gridDim.x) {
+    if (chunk.is_adjusted) fill_tile(row, chunk.index, chunk.vectors, shared_tile());
+    Vectors<T, kWidth> next = chunk.vectors;
+    const int next_index = chunk.index + gridDim.x;
+    if (next_index < num_chunks) next.load(row.logits, chunk.vocab, next_index);
+    use(chunk);
+    chunk.vectors = next;
+  }
+}
+
+// The same, with nothing loaded ahead, which takes registers: for rows that are in the L2 cache.
+template <typename T, int kWidth, typename Use>
+__device__ __forceinline__ void for_each_chunk(const Row<T>& row, Use use) {
+  const int num_chunks = row.num_chunks();
+  Chunk<T, kWidth> chunk;
+  chunk.vocab = row.vocab;
+  chunk.is_adjusted = row.is_adjusted();
+#pragma unroll 1
+  for (chunk.index = blockIdx.x; chunk.index < num_chunks; chunk.index += gridDim.x) {
+    chunk.vectors.load(row.logits, chunk.vocab, chunk.index);
+    if (chunk.is_adjusted) fill_tile(row, chunk.index, chunk.vectors, shared_tile());
+    use(chunk);
+  }
+}
+
+// Leaves a chunk in the tile, for a block that has the row to itself: what reads it from there needs
+// little code, which such a block runs but once. All threads of the block call it.
+template <typename T, int kWidth>
+__device__ __forceinline__ void stage_chunk(const Row<T>& row, int chunk, Tile& tile) {
+  Vectors<T, kWidth> vectors;
+  vectors.load(row.logits, row.vocab, chunk);
+  fill_tile(row, chunk, vectors, tile);
 }
 
 // Calls visit(logit, id) for every token of the row, in one thread each, and done(chunk) after each
-// chunk; between calls of either lies a barrier. From shared memory, with little code and few
-// registers, for a block that has the row to itself and much to do with it. All threads call it.
+// chunk; between calls of either lies a barrier. All threads of the block call it.
 template <typename T, int kWidth, typename Visit, typename Done>
 __device__ __forceinline__ void visit_row(const Row<T>& row, Visit visit, Done done) {
-  float* tile = shared_tile();
+  Tile& tile = shared_tile();
   const int num_chunks = row.num_chunks();
 #pragma unroll 1
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
     const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
-    tokens_of<T, kWidth>(row, chunk).visit(row.vocab, chunk, [&](float logit, int id) {
-      tile[id - begin] = logit;
-    });
-    __syncthreads();
+    stage_chunk<T, kWidth>(row, chunk, tile);
 #pragma unroll 1
     for (int id = begin + threadIdx.x; id < end; id += kThreads) visit(tile[id - begin], id);
     __syncthreads();
@@ -219,15 +208,15 @@ __device__ __forceinline__ void visit_row(const Row<T>& row, Visit visit, Done d
 struct GroupExtents {
   int top_keys[kMaxGroups], top_ids[kMaxGroups], bottom_keys[kMaxGroups];
 
-  template <int kWidth>
-  __device__ __forceinline__ void set(const Tokens<kWidth>& tokens, int vocab, int chunk) {
+  template <typename T, int kWidth>
+  __device__ __forceinline__ void set(const Chunk<T, kWidth>& chunk) {
     Extent own = Extent::nothing();
-    tokens.visit(vocab, chunk, [&](float logit, int id) { own.include(logit, id); });
+    chunk.visit([&](float logit, int id, int) { own.include(logit, id); });
     const int top = __reduce_max_sync(kAllLanes, own.top_key);
     const int id = __reduce_min_sync(kAllLanes, own.top_key == top ? own.top_id : kHighestInt);
     const int bottom = __reduce_min_sync(kAllLanes, own.bottom_key);
     if (lane_index() == 0) {
-      const int group = chunk * kGroups + warp_index();
+      const int group = chunk.index * kGroups + warp_index();
       top_keys[group] = top;
       top_ids[group] = id;
       bottom_keys[group] = bottom;

@@ -17,12 +17,28 @@ struct Weight {
   float peak, scale_high, scale_low;  // scale_high + scale_low is log2(e) / temperature
 
   __device__ __forceinline__ Fixed operator()(float logit) const {
-    const float x = fmaxf(logit - peak, -1e30f);
-    const float weight = exp2f(fmaf(x, scale_high, x * scale_low));
-    const float scaled = weight * (1 << kHalfBits);
-    const unsigned high = static_cast<unsigned>(scaled);
-    const float rest = (scaled - static_cast<float>(high)) * (1 << kHalfBits);
-    return {high, static_cast<unsigned>(rest + 0.5f)};
+    const float x = fminf(peak - logit, 1e30f);
+    return Fixed::of(exp2f(-fmaf(x, scale_high, x * scale_low)));
+  }
+};
+
+// Which bin of the filters' sums a token is in: bins of equal width below the peak, the last one open.
+// Monotone: a token that is later in the order has no lower place, and so is in no earlier bin.
+struct Places {
+  float peak, scale;
+
+  __device__ __forceinline__ float operator()(float logit) const {
+    return fminf((peak - logit) * scale, kBins - 1.0f);
+  }
+  // The place as a whole number, to the nearest.
+  static __device__ __forceinline__ int bin(float place) {
+    return __float_as_int(place + 8388608.0f) - 0x4b000000;
+  }
+  // The lowest place that is in `bin` or after it; above all places if there is no such bin.
+  static __device__ __forceinline__ float edge(int bin) {
+    if (bin == 0) return 0.0f;
+    const float middle = static_cast<float>(bin) - 0.5f;  // is rounded to the even one of its bins
+    return (bin & 1) != 0 ? __int_as_float(__float_as_int(middle) + 1) : middle;
   }
 };
 
@@ -38,9 +54,9 @@ struct Request {
 // How a row is drawn, written by sample_bins, in part computed in float64.
 struct Draw {
   int is_drawn, is_filtered;  // not drawn: the likeliest token, or no distribution
-  int min_key;                // the lowest key that min_p keeps
+  float min_logit;            // the lowest that min_p keeps
   Weight weight;
-  Bins bins;
+  Places places;
 };
 
 // In which bins the filters' prefixes end, written by sample_candidates.
@@ -49,10 +65,6 @@ struct Ends {
   int first, last;       // between these top_p's last token is; kBins: it keeps all
   unsigned k_left;       // tokens of k_bin that top_k keeps
   Sum k_before, before;  // sums of the bins in front of k_bin, of `first`
-
-  __device__ __forceinline__ bool may_end_in(int bin) const {
-    return (bin >= first && bin <= last) || bin == k_bin;
-  }
 };
 
 // What the launches hand on of a row.
@@ -115,8 +127,8 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
   let_next_kernel_start();
   RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
   const T* row_logits = logits + static_cast<long long>(blockIdx.y) * vocab;
-  RawTokens<T, kWidth> raw;
-  raw.load(row_logits, vocab, blockIdx.x);
+  Vectors<T, kWidth> vectors;
+  vectors.load(row_logits, vocab, blockIdx.x);
   const int slot = row_ids[blockIdx.y];
   const bool describes = blockIdx.x == 0;  // the row to the launches that follow
   if (slot < 0) {
@@ -171,9 +183,8 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
       work.bin_counts[threadIdx.x] = 0;
     }
   }
-  for_each_chunk(row, blockIdx.x, gridDim.x, raw, [&](const Tokens<kWidth>& tokens, int chunk) {
-    work.extents.set(tokens, vocab, chunk);
-  });
+  for_each_chunk_ahead(
+      row, vectors, [&](const Chunk<T, kWidth>& chunk) { work.extents.set(chunk); });
 }
 
 // The logit below which neither top_k's nor top_p's prefix ends, unless the distribution is odd;
@@ -202,14 +213,17 @@ __device__ __forceinline__ Draw drawing(const Request& request, Extent extent, f
   draw.weight.peak = peak;
   draw.weight.scale_high = static_cast<float>(scale);
   draw.weight.scale_low = static_cast<float>(scale - draw.weight.scale_high);
-  draw.min_key = kLowestInt;
+  draw.min_logit = key_logit(-kInfinityKey);
   if (request.min_p > 0.0f) {
     const double threshold = peak + t * log(static_cast<double>(request.min_p));
     const float rounded = static_cast<float>(threshold);
-    draw.min_key = order_key(rounded) + (rounded < threshold ? 1 : 0);
+    draw.min_logit = key_logit(order_key(rounded) + (rounded < threshold ? 1 : 0));
   }
-  const float lowest = key_logit(extent.bottom_key);
-  draw.bins = Bins::down_to(fmaxf(floor, lowest), extent.top_key, extent.bottom_key);
+  // The floor is not in the last bin: a prefix may end there, and below it are most tokens.
+  const float span = peak - fmaxf(floor, key_logit(extent.bottom_key));
+  const float places_scale = __fdividef(kBins - 8.0f, span);
+  draw.places.peak = peak;
+  draw.places.scale = span > 0.0f && places_scale < 1e30f ? places_scale : 0.0f;
   return draw;
 }
 
@@ -249,40 +263,39 @@ __global__ void __launch_bounds__(kThreads, kWidth > 4 ? 2 : 1)
   const bool has_counts = request.top_k > 0, has_weights = request.top_p < 1.0f;
 
   Sum bin_weight = 0;  // of the bin that is this thread's
-  for_each_chunk<T, kWidth>(
-      row, blockIdx.x, gridDim.x, [&](const Tokens<kWidth>& tokens, int chunk) {
-        Fixed rest = {0, 0};  // of the last bin, which most tokens are in
-        int rest_count = 0;
-        tokens.visit(vocab, chunk, [&](float logit, int) {
-          if (order_key(logit) < draw.min_key) return;
-          const int bin = draw.bins(logit);
-          const bool is_rest = bin == kBins - 1;
-          if (has_counts) {
-            if (is_rest) {
-              ++rest_count;
-            } else {
-              atomicAdd(&counts[bin], 1u);
-            }
-          }
-          if (has_weights) {
-            const Fixed term = draw.weight(logit);
-            if (is_rest) {
-              rest.add(term);
-            } else {
-              weights.add(bin, term);
-            }
-          }
-        });
-        rest = warp_sum(rest);
-        rest_count = __reduce_add_sync(kAllLanes, rest_count);
-        if (lane_index() == 0) {
-          weights.add(kBins - 1, rest);
-          if (rest_count > 0) atomicAdd(&counts[kBins - 1], static_cast<unsigned>(rest_count));
+  for_each_chunk<T, kWidth>(row, [&](const Chunk<T, kWidth>& chunk) {
+    Fixed rest = {0, 0};  // of the last bin, which most tokens are in
+    int rest_count = 0;
+    chunk.visit([&](float logit, int, int) {
+      if (logit < draw.min_logit) return;
+      const int bin = Places::bin(draw.places(logit));
+      const bool is_rest = bin == kBins - 1;
+      if (has_counts) {
+        if (is_rest) {
+          ++rest_count;
+        } else {
+          atomicAdd(&counts[bin], 1u);
         }
-        __syncthreads();
-        if (threadIdx.x < kBins) bin_weight += weights.take(threadIdx.x);
-        __syncthreads();
-      });
+      }
+      if (has_weights) {
+        const Fixed term = draw.weight(logit);
+        if (is_rest) {
+          rest.add(term);
+        } else {
+          weights.add(bin, term);
+        }
+      }
+    });
+    rest = warp_sum(rest);
+    rest_count = __reduce_add_sync(kAllLanes, rest_count);
+    if (lane_index() == 0) {
+      weights.add(kBins - 1, rest);
+      if (rest_count > 0) atomicAdd(&counts[kBins - 1], static_cast<unsigned>(rest_count));
+    }
+    __syncthreads();
+    if (threadIdx.x < kBins) bin_weight += weights.take(threadIdx.x);
+    __syncthreads();
+  });
   if (threadIdx.x < kBins) {
     const unsigned count = counts[threadIdx.x];
     if (bin_weight != 0) atomicAdd(&work.bin_weights[threadIdx.x], bin_weight);
@@ -344,23 +357,27 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
     ends = find_ends(work);
     if (blockIdx.x == 0 && threadIdx.x == 0) work.ends = ends;
   }
-  const int first_open = min(ends.first, ends.k_bin);  // bins before it are kept
+  // Kept before `kept_end`; candidates from there up to `top_p_end`, and in top_k's last bin.
+  const float kept_end = Places::edge(min(ends.first, ends.k_bin));
+  const float top_p_end = ends.first < kBins ? Places::edge(ends.last + 1) : 0.0f;
+  const float k_begin = Places::edge(ends.k_bin), k_end = Places::edge(ends.k_bin + 1);
 
-  for_each_chunk<T, kWidth>(
-      row, blockIdx.x, gridDim.x, [&](const Tokens<kWidth>& tokens, int chunk) {
-        Fixed kept = {0, 0};
-        tokens.visit(vocab, chunk, [&](float logit, int) {
-          if (order_key(logit) < draw.min_key) return;
-          if (!draw.is_filtered || draw.bins(logit) < first_open) kept.add(draw.weight(logit));
-        });
-        kept = warp_sum(kept);
-        if (lane_index() == 0) work.group_sums[chunk * kGroups + warp_index()] = kept.joined();
-        if (first_open == kBins) return;
-        append_candidates(
-            tokens, vocab, chunk, &work.num_candidates, work.candidates, [&](float logit) {
-              return order_key(logit) >= draw.min_key && ends.may_end_in(draw.bins(logit));
-            });
-      });
+  for_each_chunk<T, kWidth>(row, [&](const Chunk<T, kWidth>& chunk) {
+    Fixed kept = {0, 0};
+    unsigned chosen = 0;
+    chunk.visit([&](float logit, int, int i) {
+      if (logit < draw.min_logit) return;
+      const float place = draw.places(logit);
+      if (place < kept_end) {
+        kept.add(draw.weight(logit));
+      } else if (place < top_p_end || (place >= k_begin && place < k_end)) {
+        chosen |= 1u << i;
+      }
+    });
+    kept = warp_sum(kept);
+    if (lane_index() == 0) work.group_sums[chunk.index * kGroups + warp_index()] = kept.joined();
+    append_candidates(chunk, chosen, &work.num_candidates, work.candidates);
+  });
 }
 
 // What the filters keep, from the candidates, with their weights added to the chunks' sums.
@@ -370,18 +387,20 @@ end_of_filters(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
   const Request& request = work.request;
   const Ends ends = work.ends;
   const int count = work.num_candidates;
+#pragma unroll 1
   for (int i = threadIdx.x; i < count; i += kThreads) s.candidates[i] = work.candidates[i];
   sort_candidates(s, count);
   const auto weight_of = [&](int i) {
     return draw.weight(key_logit(candidate_key(s.candidates[i])));
   };
-  Prefix kept = {draw.min_key, kHighestInt};
+  Prefix kept = {order_key(draw.min_logit), kHighestInt};
   Sum total = 0;
   if (ends.k_bin < kBins) {
     const int first = count - static_cast<int>(work.bin_counts[ends.k_bin]);
     const int end = first + static_cast<int>(ends.k_left) - 1;
     kept = up_to_candidate(s.candidates[end]);
     Sum own = 0;
+#pragma unroll 1
     for (int i = first + threadIdx.x; i <= end; i += kThreads) own += weight_of(i).joined();
     total = ends.k_before + block_scan<kThreads>(own).total;
   } else {
@@ -392,12 +411,20 @@ end_of_filters(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
     const int end = end_in_candidates(count, ends.before, wanted, draw.weight, s);
     kept = up_to_candidate(s.candidates[end]);
   }
+#pragma unroll 1
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const Sum candidate = s.candidates[i];
     const int id = candidate_id(candidate);
     if (kept.holds(candidate_key(candidate), id)) {
-      atomicAdd(&s.chunk_sums[id / kChunk], weight_of(i).joined());
+      const Fixed term = weight_of(i);
+      atomicAdd(&s.chunk_high[id / kChunk], term.high);
+      atomicAdd(&s.chunk_low[id / kChunk], term.low);
     }
+  }
+  __syncthreads();
+  if (threadIdx.x < kMaxChunks) {
+    const Fixed added = {s.chunk_high[threadIdx.x], s.chunk_low[threadIdx.x]};
+    s.chunk_sums[threadIdx.x] += added.joined();
   }
   __syncthreads();
   return kept;
@@ -408,16 +435,16 @@ template <typename T, int kWidth>
 __device__ __forceinline__ Prefix
 end_of_filters_in_row(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
   const Row<T>& row = work.row;
+  const Extent extent = block_extent(work.extents.own(row.num_chunks()));
   const int top_k = work.request.top_k;
   const float top_p = work.request.top_p;
-  Prefix kept = {draw.min_key, kHighestInt};
+  Prefix kept = {order_key(draw.min_logit), kHighestInt};
 #pragma unroll 1  // both filters in one copy of the code
   for (int filter = 0; filter < 2; ++filter) {
     const bool is_top_k = filter == 0;
     if (is_top_k ? top_k <= 0 : top_p >= 1.0f) continue;
     kept = shortest_prefix<T, kWidth>(
-        row, kept, draw.bins,
-        [&](float logit) { return is_top_k ? Fixed{0, 1} : draw.weight(logit); },
+        row, kept, extent, [&](float logit) { return is_top_k ? Fixed{0, 1} : draw.weight(logit); },
         [&](Sum total) {
           return is_top_k ? static_cast<Sum>(top_k) : share_of_prefix(total, top_p);
         },
@@ -451,15 +478,19 @@ __global__ void __launch_bounds__(kThreads, 1) sample_draw(
     token = extent.is_broken() ? -1 : extent.top_id;
   } else {
     const Draw& draw = work.draw;
-    Prefix kept = {draw.min_key, kHighestInt};
+    Prefix kept = {order_key(draw.min_logit), kHighestInt};
     if (draw.is_filtered && work.num_candidates > kMaxCandidates) {
       kept = end_of_filters_in_row<T, kWidth>(work, draw, s);
     } else {
-      if (threadIdx.x < kMaxChunks) s.chunk_sums[threadIdx.x] = 0;
-      __syncthreads();
-      const int group = threadIdx.x;
-      if (group < num_chunks * kGroups && work.group_sums[group] != 0) {
-        atomicAdd(&s.chunk_sums[group / kGroups], work.group_sums[group]);
+      const int group = threadIdx.x, chunk = group / kGroups;
+      Sum sum = group < num_chunks * kGroups ? work.group_sums[group] : Sum(0);
+#pragma unroll
+      for (int offset = kGroups / 2; offset > 0; offset >>= 1) {
+        sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      }
+      if (group % kGroups == 0) {
+        s.chunk_sums[chunk] = sum;
+        s.chunk_high[chunk] = s.chunk_low[chunk] = 0;
       }
       __syncthreads();
       if (draw.is_filtered) kept = end_of_filters(work, draw, s);

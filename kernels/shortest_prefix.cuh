@@ -10,36 +10,26 @@
 constexpr int kBins = 256;
 constexpr int kMaxCandidates = 4096;
 
-// Which bin a token is in. Monotone: a token that is later in the order is in no earlier bin.
+// Which bin a token is in, 0 to kBins - 1. Monotone: a token that is later in the order is in no
+// earlier bin.
 struct Bins {
   int top_key, shift;
-  float top, scale;  // scale 0: by key
 
-  // Bins of equal width from the top down to `floor`, the last one open.
-  static __device__ __forceinline__ Bins down_to(float floor, int top_key, int bottom_key) {
-    Bins bins = by_key(top_key, bottom_key);
-    const float span = bins.top - floor, scale = __fdividef(kBins, span);
-    if (span > 0.0f && scale > 0.0f && scale < 1e30f) bins.scale = scale;
-    return bins;
-  }
-
-  // Bins over the keys from the top to the bottom, at least two if those differ.
-  static __device__ __forceinline__ Bins by_key(int top_key, int bottom_key) {
+  // Over the keys from the top to the bottom, at least two bins if those differ.
+  __device__ __forceinline__ Bins(int top_key, int bottom_key) : top_key(top_key) {
     const unsigned range = static_cast<unsigned>(top_key) - static_cast<unsigned>(bottom_key);
-    return {top_key, max(24 - __clz(static_cast<int>(range)), 0), key_logit(top_key), 0.0f};
+    shift = max(24 - __clz(static_cast<int>(range)), 0);
   }
-
-  __device__ __forceinline__ int operator()(float logit) const {
-    if (scale > 0.0f) return static_cast<int>(fminf((top - logit) * scale, kBins - 1.0f));
-    const unsigned key = static_cast<unsigned>(order_key(logit));
-    return static_cast<int>(min((static_cast<unsigned>(top_key) - key) >> shift, kBins - 1u));
+  __device__ __forceinline__ int operator()(int key) const {
+    return static_cast<int>((static_cast<unsigned>(top_key) - static_cast<unsigned>(key)) >> shift);
   }
 };
 
 // Sums of measures by bin, of one chunk at a time: half the warps add to either copy, so that no
 // half of a sum has more than 4,096 terms.
 struct BinSums {
-  unsigned high[2][kBins], low[2][kBins];
+  unsigned high[2][kBins];
+  int low[2][kBins];
 
   __device__ __forceinline__ void clear() {
     for (int bin = threadIdx.x; bin < kBins; bin += blockDim.x) {
@@ -78,19 +68,16 @@ __device__ __forceinline__ Prefix up_to_candidate(Sum candidate) {
   return {candidate_key(candidate), candidate_id(candidate)};
 }
 
-// Appends the tokens of a chunk for which is_candidate(logit) holds to a list in global memory; those
-// beyond kMaxCandidates are only counted. All threads of the block call it.
-template <int kWidth, typename IsCandidate>
+// Appends those of the thread's tokens of a chunk whose bits are set to a list in global memory; those
+// beyond kMaxCandidates are only counted. All lanes of the warp call it.
+template <typename T, int kWidth>
 __device__ __forceinline__ void append_candidates(
-    const Tokens<kWidth>& tokens,
-    int vocab,
-    int chunk,
+    const Chunk<T, kWidth>& chunk,
+    unsigned chosen,
     int* __restrict__ num_candidates,
-    Sum* __restrict__ candidates,
-    IsCandidate is_candidate) {
-  int own = 0;
-  tokens.visit(vocab, chunk, [&](float logit, int) { own += is_candidate(logit) ? 1 : 0; });
-  if (!__any_sync(kAllLanes, own != 0)) return;
+    Sum* __restrict__ candidates) {
+  if (!__any_sync(kAllLanes, chosen != 0)) return;
+  const int own = __popc(chosen);
   int index = own;
 #pragma unroll
   for (int offset = 1; offset < 32; offset <<= 1) {
@@ -100,8 +87,8 @@ __device__ __forceinline__ void append_candidates(
   int first = 0;
   if (lane_index() == 31) first = atomicAdd(num_candidates, index);
   index += __shfl_sync(kAllLanes, first, 31) - own;
-  tokens.visit(vocab, chunk, [&](float logit, int id) {
-    if (!is_candidate(logit)) return;
+  chunk.visit([&](float logit, int id, int i) {
+    if ((chosen >> i & 1) == 0) return;
     if (index < kMaxCandidates) candidates[index] = pack_candidate(order_key(logit), id);
     ++index;
   });
@@ -112,6 +99,8 @@ struct RowScratch {
   Sum candidates[kMaxCandidates];
   BinSums bins;
   Sum chunk_sums[kMaxChunks];
+  unsigned chunk_high[kMaxChunks];  // of what is added to the sums
+  int chunk_low[kMaxChunks];
   Sum before;
   int bin, num_candidates, top_key, bottom_key, end, found_id;
 };
@@ -122,10 +111,12 @@ static_assert(sizeof(RowScratch) <= 37 * 1024, "what row_order.py reserves");
 __device__ __forceinline__ void sort_candidates(RowScratch& s, int count) {
   int padded = 1;
   while (padded < count) padded *= 2;
+#pragma unroll 1
   for (int i = count + threadIdx.x; i < padded; i += kThreads) s.candidates[i] = ~Sum(0);
   __syncthreads();
   for (int size = 2; size <= padded; size *= 2) {
     for (int stride = size / 2; stride > 0; stride /= 2) {
+#pragma unroll 1
       for (int i = threadIdx.x; i < padded / 2; i += kThreads) {
         const int left = 2 * i - (i & (stride - 1)), right = left + stride;
         const Sum a = s.candidates[left], b = s.candidates[right];
@@ -144,6 +135,7 @@ __device__ __forceinline__ void sort_candidates(RowScratch& s, int count) {
 template <typename Measure>
 __device__ __forceinline__ int end_in_candidates(
     int count, Sum before, Sum wanted, Measure measure, RowScratch& s) {
+#pragma unroll 1
   for (int first = 0; first < count && before < wanted; first += kThreads) {
     const int i = first + threadIdx.x;
     Sum own = 0;
@@ -188,31 +180,24 @@ __device__ __forceinline__ int lowest_id_above(
   }
   const Sum goal = target(__shfl_sync(kAllLanes, reached, 31));
   const int chunk = max(__ffs(__ballot_sync(kAllLanes, reached > goal)) - 1, 0);
-  Sum before = __shfl_sync(kAllLanes, reached - own_chunk, chunk);
+  const Sum before = __shfl_sync(kAllLanes, reached - own_chunk, chunk);
 
-  const Tokens<kWidth> tokens = tokens_of<T, kWidth>(row, chunk);
-#pragma unroll
-  for (int v = 0; v < tokens.kVectors; ++v) {
-    const int first = vector_id<kWidth>(chunk, v);
-    Sum own = 0;
-    if (first < row.vocab) {
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        own += measure(tokens.logits[v * kWidth + k], first + k).joined();
-      }
+  Tile& tile = shared_tile();
+  stage_chunk<T, kWidth>(row, chunk, tile);
+  constexpr int kOwn = kChunk / kThreads;
+  const int begin = threadIdx.x * kOwn, end = min(begin + kOwn, row.vocab - chunk * kChunk);
+  Fixed own = {0, 0};
+#pragma unroll 2
+  for (int i = begin; i < end; ++i) own.add(measure(tile[i], chunk * kChunk + i));
+  Sum passed = before + block_scan<kThreads>(own.joined()).reached - own.joined();
+  if (passed <= goal && passed + own.joined() > goal) {
+    int i = begin;
+#pragma unroll 1
+    for (; i < end - 1; ++i) {
+      passed += measure(tile[i], chunk * kChunk + i).joined();
+      if (passed > goal) break;
     }
-    const Scan sums = block_scan<kThreads>(own);
-    Sum passed = before + sums.reached - own;
-    if (passed <= goal && passed + own > goal) {
-      int found = first;
-#pragma unroll
-      for (int k = 0; k < kWidth - 1; ++k) {
-        passed += measure(tokens.logits[v * kWidth + k], first + k).joined();
-        if (passed <= goal) found = first + k + 1;
-      }
-      s.found_id = found;
-    }
-    before += sums.total;
+    s.found_id = chunk * kChunk + i;
   }
   __syncthreads();
   return s.found_id;
@@ -220,14 +205,13 @@ __device__ __forceinline__ int lowest_id_above(
 
 // The shortest prefix whose sum of measure(logit) reaches goal(sum over `kept`), at least 1; or
 // `kept`, if the goal is no less than that sum. All threads of the block call it.
-//
-// `bins` only decides how fast the end is found.
 template <typename T, int kWidth, typename Measure, typename Goal>
 __device__ __forceinline__ Prefix shortest_prefix(
-    const Row<T>& row, Prefix kept, Bins bins, Measure measure, Goal goal, RowScratch& s) {
-  int top_key = bins.top_key, bottom_key = kLowestInt;
+    const Row<T>& row, Prefix kept, Extent extent, Measure measure, Goal goal, RowScratch& s) {
+  int top_key = extent.top_key, bottom_key = -kInfinityKey;
   Sum before = 0, wanted = 0;
   while (true) {
+    const Bins bins(top_key, bottom_key);
     auto is_inside = [&](float logit, int id) {
       const int key = order_key(logit);
       return key >= bottom_key && key <= top_key && kept.holds(key, id);
@@ -244,7 +228,7 @@ __device__ __forceinline__ Prefix shortest_prefix(
     visit_row<T, kWidth>(
         row,
         [&](float logit, int id) {
-          if (is_inside(logit, id)) s.bins.add(bins(logit), measure(logit));
+          if (is_inside(logit, id)) s.bins.add(bins(order_key(logit)), measure(logit));
         },
         [&](int) {
           if (threadIdx.x < kBins) own += s.bins.take(threadIdx.x);
@@ -267,8 +251,8 @@ __device__ __forceinline__ Prefix shortest_prefix(
     visit_row<T, kWidth>(
         row,
         [&](float logit, int id) {
-          if (!is_inside(logit, id) || bins(logit) != bin) return;
           const int key = order_key(logit);
+          if (!is_inside(logit, id) || bins(key) != bin) return;
           const int index = atomicAdd(&s.num_candidates, 1);
           if (index < kMaxCandidates) s.candidates[index] = pack_candidate(key, id);
           own_top = max(own_top, key);
@@ -299,6 +283,5 @@ __device__ __forceinline__ Prefix shortest_prefix(
       auto target = [&](Sum) { return goal_of_ties; };
       return {top_key, lowest_id_above<T, kWidth>(row, tied, target, s)};
     }
-    bins = Bins::by_key(top_key, bottom_key);
   }
 }
