@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cugraphs.bucketed_step import StepCounts
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device_choice import (
@@ -31,6 +30,7 @@ from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
+from cugraphs.statistics import EngineStats
 from cugraphs.tokenizer import Tokenizer
 
 _log = logging.getLogger("cugraphs")
@@ -157,10 +157,9 @@ class LLM:
         """Where the device's memory went: print it."""
         return self.runner.memory_map()
 
-    @property
-    def counts(self) -> StepCounts:
-        """Graphs captured and replayed, padding rows, eager steps and why, since the start."""
-        return self.runner.counts
+    def stats(self) -> EngineStats:
+        """Requests, tokens, steps by rung and reason, KV blocks and host time since the start."""
+        return self.engine.stats()
 
     def generate(
         self,
@@ -199,10 +198,9 @@ class LLM:
         Raises:
             ValueError: ``params.n`` is not 1; else as :meth:`generate`.
         """
-        (resolved,) = self._params_list(params, 1)
+        token_ids, text, resolved = self.prepare(prompt, params)
         if resolved.n != 1:
             raise ValueError(f"LLM.stream: n is {resolved.n}, expected 1; use generate")
-        token_ids, text = self._encode(_checked_prompt(prompt))
         return TextStream(self.engine, self.engine.add_request(token_ids, resolved, text))
 
     def chat(
@@ -239,6 +237,17 @@ class LLM:
     def default_params(self) -> SamplingParams:
         """The sampling that generation_config.json asks for."""
         return sampling_params_from_generation_config(self._generation_config)
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | None
+    ) -> tuple[list[int], str | None, SamplingParams]:
+        """What the engine takes of one prompt: its token ids, its text, and its parameters.
+
+        Raises:
+            TypeError, ValueError: it cannot be used.
+        """
+        (resolved,) = self._params_list(params, 1)
+        return *self._encode(_checked_prompt(prompt)), resolved
 
     def _encode(self, prompt: Prompt) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):

@@ -11,6 +11,7 @@ from tiny_model import BOS, END_OF_TURN, EOS, write_tiny_model
 from cugraphs import SamplingParams
 from cugraphs.engine import Engine
 from cugraphs.json_file import read_json_object
+from cugraphs.statistics import RequestClock, RequestTimes
 from cugraphs.tokenizer import Tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
@@ -335,3 +336,39 @@ def test_a_lower_priority_number_goes_first(folder):
     assert [len(r.output().outputs[0].token_ids) for r in (*late, first)] == [0, 0, 1]
     run_all(engine)
     assert all(r.finished for r in (*late, first))
+
+
+def test_statistics_of_requests_by_hand(engine):
+    prompt = [BOS, *range(20, 29)]
+    first = engine.add_request(prompt, GREEDY)
+    run_all(engine)
+    second = engine.add_request([*prompt, 60], dataclasses.replace(GREEDY, n=2))
+    dropped = engine.add_request([BOS, 50], GREEDY)
+    engine.step()
+    assert engine.stats().requests_running == 2  # the second sample waits
+    engine.abort(dropped)
+    run_all(engine)
+    stats = engine.stats()
+    assert (stats.requests_waiting, stats.requests_running, stats.requests_finished) == (0, 0, 3)
+    assert stats.generated_tokens == 5 + 2 * 5 + 1
+    assert stats.cached_tokens == 8 + 8 and stats.prompt_tokens == 10 + 3 + 3 + 2
+    assert stats.kv_blocks_used == 0 and stats.kv_blocks_cached > 0 and stats.preemptions == 0
+    assert all(seconds > 0 for seconds in stats.host_seconds.values())
+    assert "generated" in str(stats)
+    for request, cached in ((first, 0), (second, 16)):
+        times = request.output().times
+        assert 0 <= times.queue_s <= times.time_to_first_token_s <= times.total_s
+        assert 0 < times.time_per_output_token_s < times.total_s and times.cached_tokens == cached
+    assert dropped.output().times.total_s > 0
+
+
+def test_time_per_output_token_by_hand():
+    clock = RequestClock(arrival_s=10.0)
+    assert clock.times.queue_s is None and clock.times.time_to_first_token_s is None
+    clock.begin(11.0, cached_tokens=4)
+    clock.token(13.0, is_first=True)
+    clock.token(13.0, is_first=True)
+    for _ in range(6):  # two samples of four tokens each
+        clock.token(14.0, is_first=False)
+    clock.end_s = 19.0
+    assert clock.times == RequestTimes(1.0, 3.0, 2.0, 9.0, 4)
