@@ -12,7 +12,7 @@ MAX_VOCAB = 256_000  # beyond it sums of weights could overflow
 MAX_CANDIDATES = 4096  # tokens that a block sorts
 SCRATCH_BYTES = 37 * 1024  # of shared memory: sizeof(RowScratch), rounded up
 
-_BLOCKS = 512  # about what fills a large GPU
+_BLOCKS = 256  # of a launch: two on each multiprocessor of a large GPU
 
 
 def check_vocab(kernel: str, vocab: int) -> None:

@@ -994,40 +994,40 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "no repetition penalty on tokens of the prompt",
-            "if (counts.v[k] != 0) logit",
-            "if ((counts.v[k] & (kPromptBit - 1)) != 0) logit",
+            "if (counts.v[k] == 0) continue;",
+            "if ((counts.v[k] & (kPromptBit - 1)) == 0) continue;",
         ),
         ("repetition the wrong way round", "logit > 0.0f ?", "logit < 0.0f ?"),
         ("presence added", "count > 0 ? -row.presence", "count > 0 ? row.presence"),
         (
             "no barrier before the biases",
-            "{ tile[id - begin] = logit; });\n    __syncthreads();\n    if (row.bias_ids",
-            "{ tile[id - begin] = logit; });\n    if (row.bias_ids",
+            "to_float(vectors.packs[v].v[k]);\n  }\n  __syncthreads();\n",
+            "to_float(vectors.packs[v].v[k]);\n  }\n",
         ),
         (
             "no barrier before the stop ids",
-            "      }\n      __syncthreads();\n    }\n    if (row.stop_ids",
-            "      }\n    }\n    if (row.stop_ids",
+            "    }\n    __syncthreads();\n  }\n  if (row.stop_ids",
+            "    }\n  }\n  if (row.stop_ids",
         ),
         (
-            "no barrier before the listed tokens are read",
-            "      }\n      __syncthreads();\n    }\n#pragma unroll\n    for (int v",
-            "      }\n    }\n#pragma unroll\n    for (int v",
+            "no barrier before the penalties",
+            "    }\n    __syncthreads();\n  }\n  if (row.token_counts",
+            "    }\n  }\n  if (row.token_counts",
         ),
         (
             "no barrier before the tile is filled again",
-            "    __syncthreads();  // the tile can be filled again\n",
+            "  __syncthreads();  // the tile may still be read\n",
             "",
         ),
         (
             "a bias of another chunk is added",
-            "        if (id >= begin && id < end) {\n",
-            "        if (id >= 0 && id < end) {\n",
+            "      if (id >= begin && id < end) {\n        tile",
+            "      if (id >= 0 && id < end) {\n        tile",
         ),
         (
             "a bias of a later chunk is added",
-            "        if (id >= begin && id < end) {\n",
-            "        if (id >= begin) {\n",
+            "      if (id >= begin && id < end) {\n        tile",
+            "      if (id >= begin) {\n        tile",
         ),
         (
             "frequency penalty in a fused multiply-add",
@@ -1041,27 +1041,23 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "frequency before repetition",
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition)"
-            " : __fmul_rn(logit, row.repetition);\n"
-            "    logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n",
-            "    logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n"
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition)"
-            " : __fmul_rn(logit, row.repetition);\n",
+            "        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);\n        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n",
+            "        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);\n",
         ),
         (
-            "counts of the vector's first tokens only",
-            "row.token_counts + id + part)",
-            "row.token_counts + id)",
+            "only the first of the counts that are loaded together",
+            "for (int k = 0; k < kCounts; ++k) {\n        if (counts",
+            "for (int k = 0; k < 1; ++k) {\n        if (counts",
         ),
         (
             "tokens after the row's end are read",
-            "      if (id < vocab) packs[v] =",
-            "      packs[v] =",
+            "      if (id(chunk, v) < vocab) {\n        packs",
+            "      {\n        packs",
         ),
         (
             "the chunk that is loaded ahead is the next, not the block's next",
-            "raw.load(row.logits, row.vocab, chunk + step)",
-            "raw.load(row.logits, row.vocab, chunk + 1)",
+            "next.load(row.logits, chunk.vocab, next_index)",
+            "next.load(row.logits, chunk.vocab, chunk.index + 1)",
         ),
         ("the last chunk is left out", "(vocab + kChunk - 1) / kChunk", "max(vocab / kChunk, 1)"),
         (
@@ -1090,9 +1086,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             "  return extent;",
         ),
         (
-            "no barrier before the row is visited from the tile",
-            "    __syncthreads();\n#pragma unroll 1\n    for (int id",
-            "#pragma unroll 1\n    for (int id",
+            "no barrier after the penalties",
+            "    }\n    __syncthreads();\n  }\n}\n\n// A chunk as",
+            "    }\n  }\n}\n\n// A chunk as",
         ),
         (
             "no barrier after the row is visited",
@@ -1165,18 +1161,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("counts of bins are not reset", "      work.bin_counts[threadIdx.x] = 0;\n", ""),
         ("the number of candidates is not reset", "      work.num_candidates = 0;\n", ""),
         (
-            "the last bin is only that of the last thread that adds to it",
-            "if (lane_index() == 0) {\n          weights.add(kBins - 1, rest);",
-            "if (threadIdx.x == 0) {\n          weights.add(kBins - 1, rest);",
+            "only the first warp adds to the last bin",
+            "if (lane_index() == 0) {\n      weights.add(kBins - 1, rest);",
+            "if (threadIdx.x == 0) {\n      weights.add(kBins - 1, rest);",
         ),
         (
             "no barrier before the bins are cleared",
-            "        __syncthreads();\n        if (threadIdx.x < kBins) bin_weight",
-            "        if (threadIdx.x < kBins) bin_weight",
+            "    __syncthreads();\n    if (threadIdx.x < kBins) bin_weight",
+            "    if (threadIdx.x < kBins) bin_weight",
         ),
         (
             "no barrier after the bins are cleared",
-            "bin_weight += weights.take(threadIdx.x);\n        __syncthreads();\n",
+            "bin_weight += weights.take(threadIdx.x);\n    __syncthreads();\n",
             "bin_weight += weights.take(threadIdx.x);\n",
         ),
         (
@@ -1195,9 +1191,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             "    if (ends.k_bin < kBins) {\n      least",
         ),
         (
-            "top_k's last bin is kept whole",
-            "(bin >= first && bin <= last) || bin == k_bin",
-            "bin >= first && bin <= last",
+            "tokens of top_k's last bin are no candidates",
+            "place < top_p_end || (place >= k_begin && place < k_end)",
+            "place < top_p_end",
         ),
         (
             "one bin in which top_p may end",
@@ -1221,8 +1217,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "kept tokens below min_p",
-            "          if (order_key(logit) < draw.min_key) return;\n          if (!draw",
-            "          if (!draw",
+            "      if (logit < draw.min_logit) return;\n      const float place",
+            "      const float place",
         ),
         (
             "the second launch does not wait for the first",
@@ -1230,6 +1226,54 @@ MUTATIONS: tuple[Mutation, ...] = (
             "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
             "  let_next_kernel_start();\n"
             "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
+        ),
+    ),
+    *_bugs(
+        "sample",
+        "sample.cu",
+        (
+            "the floor lies in the last bin",
+            "fminf((peak - logit) * scale, kBins - 1.0f)",
+            "fminf((peak - logit) * scale, kBins - 2.0f)",
+        ),
+        (
+            "a tie between bins belongs to the odd one",
+            "(bin & 1) != 0 ? __int_as_float",
+            "(bin & 1) == 0 ? __int_as_float",
+        ),
+        (
+            "candidates up to the bin before top_p's last",
+            "Places::edge(ends.last + 1)",
+            "Places::edge(ends.last)",
+        ),
+        (
+            "weights of half the groups of a chunk",
+            "int offset = kGroups / 2; offset",
+            "int offset = kGroups / 4; offset",
+        ),
+        (
+            "the sums of chunks are not reset",
+            "s.chunk_high[chunk] = s.chunk_low[chunk] = 0;",
+            "s.chunk_high[chunk] = 0;",
+        ),
+        (
+            "candidates count for the first chunk",
+            "atomicAdd(&s.chunk_high[id / kChunk], term.high);",
+            "atomicAdd(&s.chunk_high[0], term.high);",
+        ),
+    ),
+    *_bugs(
+        "sample",
+        "row_order.cuh",
+        (
+            "the low half taken for positive",
+            "static_cast<Sum>(static_cast<long long>(low))",
+            "static_cast<unsigned>(low)",
+        ),
+        (
+            "the part of a weight below 2^-19 lost",
+            "(scaled - (shifted - kWhole)) * kUnit + kSigned",
+            "kSigned",
         ),
     ),
     *_bugs(
@@ -1303,7 +1347,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "      s.before = reached - own - before;",
         ),
         ("sorted the wrong way", "== ((left & size) == 0)", "== ((left & size) != 0)"),
-        ("a bin after the last", "kBins - 1.0f", "kBins + 0.0f"),
+        (
+            "a bin after the last",
+            "return static_cast<int>((static_cast<unsigned>(top_key)",
+            "return 1 + static_cast<int>((static_cast<unsigned>(top_key)",
+        ),
         (
             "a prefix that ends with a candidate is a token longer",
             "if (reached >= wanted && reached - own < wanted) s.end = i;",
@@ -1340,14 +1388,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "Sum before = 0;",
         ),
         (
-            "the id after the one that is found",
-            "if (passed <= goal) found = first + k + 1;",
-            "found = first + k + 1;",
+            "an edge belongs to the token before it",
+            "      if (passed > goal) break;\n",
+            "      if (passed >= goal) break;\n",
         ),
         (
-            "only the first vector of a thread is searched",
-            "    before += sums.total;\n  }\n  __syncthreads();\n  return s.found_id;",
-            "  }\n  __syncthreads();\n  return s.found_id;",
+            "the first token of a thread is found",
+            "for (; i < end - 1; ++i) {",
+            "for (; i < begin; ++i) {",
         ),
     ),
     # --------------------------------------------------------------------------------- logprobs
@@ -1406,7 +1454,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return static_cast<Sum>(count);",
             "return static_cast<Sum>(count - 1);",
         ),
-        ("a token at the floor is no candidate", "return logit >= floor;", "return logit > floor;"),
+        (
+            "a token at the floor is no candidate",
+            "logit >= floor ? 1u << i",
+            "logit > floor ? 1u << i",
+        ),
         (
             "fewer candidates than are listed",
             "if (num_candidates < count || num_candidates > kMaxCandidates)",
@@ -1419,8 +1471,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "only one warp's sum of a chunk",
-            "chunk * kGroups + warp_index()] = sum;",
-            "chunk * kGroups] = sum;",
+            "group_sums[chunk.index * kGroups + warp_index()] = sum;",
+            "group_sums[chunk.index * kGroups] = sum;",
         ),
     ),
     *_bugs(

@@ -710,6 +710,22 @@ def test_draws_are_uniform_and_independent_along_every_coordinate():
     assert np.abs(correlations).max() < 4.5 / 64
 
 
+@given(SEEDS, st.sampled_from(DTYPES))
+def test_sampling_adjusts_the_logits_and_then_draws(seed, dtype):
+    rng = np.random.default_rng(seed)
+    case = next(case for case in SAMPLE.cases if case.name == "everything")
+    counts, logits, row_ids, positions, *asked = case.make(rng, np.dtype(dtype))
+    adjusted = adjust_logits(logits, row_ids, positions, counts, *asked[:7])
+    neutral = no_adjustments(len(counts))
+    expected_counts = counts.copy()
+    expected = SAMPLE.reference(
+        expected_counts, adjusted, row_ids, positions, *neutral, *asked[7:]
+    )
+    found = SAMPLE.reference(counts, logits, row_ids, positions, *asked)
+    assert_same_bits(found[0], expected[0])
+    assert_same_bits(counts, expected_counts)
+
+
 # LOGPROBS.
 
 
