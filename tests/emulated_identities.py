@@ -12,6 +12,7 @@ import math
 import mmap
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from cugraphs.emulation.library import Buffer, Library
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     Axes,
@@ -32,6 +34,7 @@ from cugraphs.kernel import (
     Launch,
     Operand,
 )
+from cugraphs.kernels.adjust_logits import adjust_logits
 from cugraphs.kernels.paged_cases import BLOCK_SIZE
 from cugraphs.testing import ORDERS, case_arrays
 
@@ -384,6 +387,90 @@ def listed_target_agrees(kernels: Kernels) -> None:
     assert found, "logprobs: no case has a target that is listed"
 
 
+# The logits that the launches of SAMPLE see: written out, row by row.
+ADJUSTED_PROBE = """
+#include "{source}"
+template <typename T, int kWidth>
+__global__ void adjusted_probe(float* out, unsigned char* workspace) {{
+  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
+  if (!work.request.is_live) return;
+  float* row = out + static_cast<long long>(blockIdx.y) * work.row.vocab;
+  for_each_chunk<T, kWidth>(work.row, [&](const Chunk<T, kWidth>& chunk) {{
+    chunk.visit([&](float logit, int id, int) {{ row[id] = logit; }});
+  }});
+}}
+"""
+
+
+def adjusted_bits(kernels: Kernels) -> None:
+    """Biases, bans and penalties have the bits of their reference, which rounds each operation."""
+    sample = kernels["sample"]
+    assert sample.source is not None and sample.launches is not None
+
+    def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+        assert sample.launches is not None
+        first = sample.launches(axes, dtype)[0]
+        assert isinstance(first, Launch)
+        probe = first.function.replace("sample_extents", "adjusted_probe")
+        return (first, Launch(probe, first.grid, first.block, (), ("adjusted", WORKSPACE)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "adjusted_probe.cu"
+        source.write_text(ADJUSTED_PROBE.format(source=sample.source), "utf-8")
+        adjusted = Operand("adjusted", ("rows", "vocab"), "float32", Access.WRITE)
+        probe = replace(
+            sample,
+            name="adjusted_probe",
+            operands=(adjusted, *sample.supplied),
+            source=source,
+            launches=launches,
+            cases=(),
+        )
+        for name in ("everything", "several_chunks", "odd_vocab_penalised", "stops", "frequency"):
+            for dtype in CUDA_TYPES:
+                arrays = case_arrays(sample, _case(sample, name), dtype)
+                counts, logits, row_ids, positions, *asked = (array.copy() for array in arrays)
+                expected = adjust_logits(logits, row_ids, positions, counts, *asked[:7])
+                for checked in (False, True):
+                    (found,) = emulate(probe, [a.copy() for a in arrays], {}, checked=checked)
+                    live = row_ids >= 0
+                    same = found[live] == expected[live]
+                    assert same.all(), f"sample {name} {dtype}: not the bits of adjust_logits"
+
+
+def blocks_share_rows(name: str) -> Identity:
+    """A row has the same bits whether one block takes all of its chunks or each has its own."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        assert kernel.launches is not None
+
+        def launches(axes: Axes, dtype: str, **scalars: Any) -> tuple[Launch, ...]:
+            assert kernel.launches is not None
+            found = kernel.launches(axes, dtype, **scalars)
+            return tuple(
+                replace(launch, grid=(1, *launch.grid[1:])) if launch.grid[1] > 1 else launch
+                for launch in found
+                if isinstance(launch, Launch)
+            )
+
+        alone = replace(kernel, launches=launches)
+        shared = 0
+        for case in kernel.cases:
+            arrays = case_arrays(kernel, case, "bfloat16")
+            _, bound = bind_launches(kernel, arrays, case.attrs)
+            first = bound[0]
+            assert isinstance(first, Launch)
+            shared += first.grid[0] > 1
+            if 1 < first.grid[0] < 4:
+                both = [run(which, arrays, case.attrs) for which in (kernel, alone)]
+                assert_same_bits(f"{name} {case.name} with a block a row", both[1], both[0])
+        assert shared, f"{name}: no case has rows of several chunks"
+
+    check.__name__ = "blocks_share_rows"
+    return check
+
+
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
@@ -434,8 +521,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("silu_and_mul"),
         rounded_once("silu_and_mul"),
     ),
-    "adjust_logits": (orders_agree("adjust_logits"), reference_bits("adjust_logits")),
-    "sample": (orders_agree("sample"),),
-    "logprobs": (orders_agree("logprobs"), listed_target_agrees),
+    "sample": (orders_agree("sample"), adjusted_bits, blocks_share_rows("sample")),
+    "logprobs": (orders_agree("logprobs"), listed_target_agrees, blocks_share_rows("logprobs")),
 }
 """What is asked of each kernel, by its name."""
