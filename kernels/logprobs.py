@@ -36,6 +36,7 @@ from cugraphs.kernel import (
     compute_dtype,
 )
 
+from .benchmark_sizes import VOCAB
 from .precision import quiet, widen
 from .row_order import (
     MAX_CANDIDATES,
