@@ -74,6 +74,21 @@ def slots_of(block_table: Array, positions: Array, block_size: int = BLOCK_SIZE)
     return int32(block_table[positions // block_size] * block_size + positions % block_size)
 
 
+def scattered_slots(
+    rng: np.random.Generator, tables: Array, seq_lens: Sequence[int]
+) -> tuple[Array, Array]:
+    """Put each sequence's table into a slot of its own, in random order, among slots of nobody.
+
+    Returns:
+        Block tables int32 [slots, max_blocks], with two slots more than sequences, whose entries
+        name no block at all; and int32 [seqs], each sequence's slot, -1 where its length is 0.
+    """
+    slots = rng.permutation(len(seq_lens) + 2)[: len(seq_lens)]
+    scattered = np.full((len(seq_lens) + 2, tables.shape[1]), -1)
+    scattered[slots] = tables
+    return int32(scattered), int32(np.where(np.array(seq_lens) > 0, slots, -1))
+
+
 def filled_cache(
     rng: np.random.Generator,
     dtype: np.dtype[Any],
@@ -164,7 +179,8 @@ def prefill_case(
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
+        tables, slot_ids = scattered_slots(rng, tables, seq_lens)
         q = normal(rng, dtype, (int(starts[-1]) + padding_rows, shape.q_size), q_scale)
-        return q, k_cache, v_cache, tables, int32(seq_lens), int32(starts)
+        return q, k_cache, v_cache, tables, slot_ids, int32(seq_lens), int32(starts)
 
     return Case(name, make, shape.attention_attrs(batch_invariant, scale))

@@ -3,120 +3,79 @@
 //
 // Sequence s owns the tokens query_start_loc[s] to query_start_loc[s+1], its last ones: token i of a
 // chunk of n is at position seq_lens[s] - n + i. Tokens that no sequence owns give zeros.
-// Scores, softmax (in base 2, online) and sums in float32, one rounding to T at the store.
+// Scores, softmax (in base 2, online) and sums in float32. On tensor cores the weights, which are at
+// most 1, are rounded to T before they multiply V; the result is rounded once, at the store.
 // Blocks of the table after the last token of a tile are not read, nor slots after it.
 //
-// The grid knows tokens and sequences only, so each block finds its sequence by a binary search (see
-// find_tile). Does not use tensor cores nor load ahead of the arithmetic; a sequence is not split over
-// blocks, so a chunk of one token on a long context is slow.
+// The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A
+// sequence is not split over blocks, so a chunk of one token on a long context is slow.
 #include "attend_row.cuh"
+#include "chunk_tile.cuh"
+#include "paged_prefill_simple.cuh"
+#include "ptx.cuh"
 
-// Rows of one block. A row is one query head of one token; a chunk of n tokens has n * group rows.
-struct Tile {
-  int seq;          // -1 where no sequence owns the tokens
-  int chunk_start;  // first token of the chunk
-  int chunk;        // tokens of the chunk
-  int first_row;    // of the tile, in the chunk; may lie after the chunk's end
-};
+constexpr int kMmaWarps = 4;
+constexpr int kRunKeys =
+    8;  // keys that one warp copies together: they lie in one block of the cache
 
-// The tile of block `index` where tiles have tile_rows rows. Segment 0 is the tokens before the first
-// chunk, segment s+1 the chunk of sequence s, the last one the tokens after all chunks. Segment g
-// begins with tile start(g)*group/tile_rows + g: rounded down, plus one for each earlier segment, so
-// that every segment has room for the tile that it does not fill; some tiles are left over.
-__device__ __forceinline__ Tile find_tile(
-    int index,
-    const int* __restrict__ query_start_loc,
-    int seqs,
-    int tokens,
-    int group,
-    int tile_rows) {
-  const auto start = [&](int segment) {
-    return segment == 0 ? 0 : segment > seqs + 1 ? tokens : query_start_loc[segment - 1];
-  };
-  const auto first_tile = [&](int segment) { return start(segment) * group / tile_rows + segment; };
-  int low = 0, high = seqs + 1;  // the last segment that begins with this tile or an earlier one
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (first_tile(middle) <= index) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  Tile tile;
-  tile.seq = low <= seqs ? low - 1 : -1;
-  tile.chunk_start = start(low);
-  tile.chunk = start(low + 1) - tile.chunk_start;
-  tile.first_row = (index - first_tile(low)) * tile_rows;
-  return tile;
+// Two floats as the registers of mma.sync hold them, the first in the low half.
+template <typename T>
+__device__ __forceinline__ unsigned packed(float low, float high) {
+  Pack<T, 2> pair;
+  pair.v[0] = from_float<T>(low);
+  pair.v[1] = from_float<T>(high);
+  return *reinterpret_cast<const unsigned*>(&pair);
 }
 
-constexpr int kTileRows = 32;      // rows of a tile
-constexpr int kTileKeys = 32;      // keys in shared memory at a time
-constexpr int kTileThreads = 128;  // 16 groups of 8 lanes; a group has 2 rows
-static_assert(kTileRows == kTileKeys, "one loop fills both tiles");
-constexpr int kProbsStride = kTileKeys + 4;
-
-using Four = Pack<float, 4>;
-__device__ __forceinline__ Four four_at(const float* p) {
-  return *reinterpret_cast<const Four*>(p);
+// c0 and c1 += a * b, where b is two fragments of 8 columns side by side.
+template <typename T>
+__device__ __forceinline__ void multiply_pair(
+    float (&c0)[4], float (&c1)[4], const unsigned (&a)[4], const unsigned (&b)[4]) {
+  const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
+  mma_m16n8k16<T>(c0, a, left);
+  mma_m16n8k16<T>(c1, a, right);
 }
 
-// Columns of a tile's row: head_dim, zeros up to a multiple of 4, and 4 floats of padding.
-__host__ __device__ constexpr int padded_columns(int head_dim) { return (head_dim + 3) / 4 * 4; }
-
-// Fills a tile of 32 rows with those below count that load_row(r, vector) gives, times factor, and
-// zeros after them. A function and not a lambda: NVRTC before 13.1 takes a generic lambda for host
-// code.
-template <typename T, int kWidth, int kVectors, typename LoadRow>
-__device__ __forceinline__ void fill_tile(
-    float* target, int count, float factor, LoadRow load_row) {
-  constexpr int kPadded = padded_columns(kVectors * kWidth);
-  constexpr int kPaddedVectors = kPadded / kWidth;
-  for (int i = threadIdx.x; i < kTileRows * kPaddedVectors; i += kTileThreads) {
-    const int r = i / kPaddedVectors, vector = i % kPaddedVectors;
-    Pack<T, kWidth> loaded = zeros<T, kWidth>();
-    if (r < count && vector < kVectors) loaded = load_row(r, vector);
-    for (int k = 0; k < kWidth; ++k) {
-      target[r * (kPadded + 4) + vector * kWidth + k] = to_float(loaded.v[k]) * factor;
-    }
-  }
-}
-
-// Tiles of 32 rows by 32 keys in shared memory, as float32. A group of 8 lanes makes 2 rows: lane c
-// the scores of the keys c, c+8, c+16, c+24, and the output columns 4*c to 4*c+3 of every 32.
-// Rows of the tiles are padded by 4 floats, so that the 8 lanes read from different banks.
-// blockIdx.x is the tile, blockIdx.y the KV head.
-template <typename T, int kHeadDim, int kWidth>
-__global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
+// On tensor cores. A block computes a tile of 64 * kRowTiles rows, each of its 4 warps 16 * kRowTiles
+// of them, over all their keys, kKeys at a time: K of the next keys arrives while V is multiplied, V
+// while K is. Scores, weights and sums stay in registers. Tiles of keys after the last that a warp sees
+// are not multiplied, and only those that not all of its rows see are masked.
+// Rows in shared memory are padded by 16 bytes, so that 8 of them lie in different banks.
+// blockIdx.x counts KV heads, then tiles from the last to the first: those with most keys start first.
+template <typename T, int kHeadDim, int kRowTiles, int kKeys>
+__global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
     const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
     const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
     const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,     // [seqs, max_blocks]
+    const int* __restrict__ block_tables,     // [slots, max_blocks]
+    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
     int tokens,
     int seqs,
     int kv_heads,
     int group,
-    int block_size,
+    int block_shift,  // log2 of block_size, which is at least 8
     int max_blocks,
-    float scale_log2) {  // scale * log2(e)
-  using Vector = Pack<T, kWidth>;
-  constexpr int kVectors = kHeadDim / kWidth;
-  constexpr int kPadded = padded_columns(kHeadDim);
-  constexpr int kStride = kPadded + 4;
-  constexpr int kParts = (kPadded + 31) / 32;  // of 32 output columns
+    float scale_log2) {  // scale * log2(e), above 0
+  static_assert(
+      kHeadDim % 16 == 0 && kKeys % (kRunKeys * kMmaWarps) == 0, "whole fragments and runs");
+  constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kMmaWarps;
+  constexpr int kVectors = kHeadDim / 8;  // of 16 bytes, in a row
+  constexpr int kStride = kHeadDim + 8;
+  constexpr int kThreads = 32 * kMmaWarps;
   extern __shared__ __align__(16) unsigned char smem[];
-  float* queries = reinterpret_cast<float*>(smem);  // [kTileRows][kStride]
-  float* cached = queries + kTileRows * kStride;    // [kTileKeys][kStride]: K, then V
-  float* probs = cached + kTileKeys * kStride;      // [kTileRows][kProbsStride]
+  T* queries = reinterpret_cast<T*>(smem);  // [kRows][kStride]; the result, at the end
+  T* keys = queries + kRows * kStride;      // [kKeys][kStride]
+  T* values = keys + kKeys * kStride;       // [kKeys][kStride]
 
-  const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, group, kTileRows);
-  const int kv_head = blockIdx.y;
-  const int rows = min(kTileRows, tile.chunk * group - tile.first_row);
+  const int kv_head = blockIdx.x % kv_heads;
+  const int last_first = (gridDim.x - 1 - blockIdx.x) / kv_heads;
+  const Tile tile = find_tile(last_first, query_start_loc, seqs, tokens, group, kRows);
+  const int rows = min(kRows, tile.chunk * group - tile.first_row);
   if (rows <= 0) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   // Where row r of the tile lies in q and out.
   const auto row_at = [&](int r) {
     const int row = tile.first_row + r;
@@ -125,122 +84,175 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
   };
   const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];
   if (length <= 0) {
-    for (int i = threadIdx.x; i < rows * kHeadDim; i += kTileThreads) {
+    for (int i = threadIdx.x; i < rows * kHeadDim; i += kThreads) {
       out[row_at(i / kHeadDim) + i % kHeadDim] = from_float<T>(0.0f);
     }
     return;
   }
 
-  const int column = threadIdx.x % 8, row0 = threadIdx.x / 8 * 2;
-  const int* table = block_tables + static_cast<long long>(tile.seq) * max_blocks;
-  // How many keys a row of the tile sees; keys, how many its last row sees.
+  const int* table = block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks;
+  // How many keys row r of the tile sees.
   const auto visible = [&](int r) {
     return length - tile.chunk + (tile.first_row + r) / group + 1;
   };
-  const int keys = visible(rows - 1);
+  const int first_row = warp * kWarpRows;  // of the warp
+  const int num_keys = visible(rows - 1);
+  const int warp_keys = first_row < rows ? visible(min(first_row + kWarpRows, rows) - 1) : 0;
+  const int unmasked_keys = visible(first_row);
 
-  const auto fill_cached = [&](const T* cache, int first_key) {
-    fill_tile<T, kWidth, kVectors>(cached, keys - first_key, 1.0f, [&](int r, int vector) {
-      const int key = first_key + r;
-      const long long block = table[key / block_size];
-      const long long slot = (block * kv_heads + kv_head) * block_size + key % block_size;
-      return reinterpret_cast<const Vector*>(cache)[slot * kVectors + vector];
-    });
+  // Begins to copy keys from first_key on; zeros where there is none.
+  const auto copy_cached = [&](T* target, const T* cache, int first_key) {
+#pragma unroll
+    for (int run = warp; run < kKeys / kRunKeys; run += kMmaWarps) {
+      const int key = first_key + run * kRunKeys;
+      const long long block = key < num_keys ? table[key >> block_shift] : 0;
+      const int slot = key & ((1 << block_shift) - 1);
+      const T* from = cache + (((block * kv_heads + kv_head) << block_shift) + slot) * kHeadDim;
+#pragma unroll
+      for (int i = lane; i < kRunKeys * kVectors; i += 32) {
+        const int k = i / kVectors;
+        T* to = target + (run * kRunKeys + k) * kStride + i % kVectors * 8;
+        cp_async16(to, from + i * 8, key + k < num_keys);
+      }
+    }
+    cp_async_commit();
   };
 
-  fill_tile<T, kWidth, kVectors>(queries, rows, scale_log2, [&](int r, int vector) {
-    return reinterpret_cast<const Vector*>(q + row_at(r))[vector];
-  });
-  float sums[2][kParts][4] = {};
-  float highest[2] = {kLowest, kLowest}, totals[2] = {};
-  for (int first_key = 0; first_key < keys; first_key += kTileKeys) {
-    fill_cached(k_cache, first_key);
-    __syncthreads();
-    float scores[2][4] = {};
-    // Summed in parts of 32 columns: one long chain would lose bits at head_dim 256.
-    for (int first = 0; first < kPadded; first += 32) {
-      float part[2][4] = {};
-#pragma unroll 4
-      for (int d = first; d < min(first + 32, kPadded); d += 4) {
-        const Four a0 = four_at(queries + row0 * kStride + d);
-        const Four a1 = four_at(queries + (row0 + 1) * kStride + d);
+  for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
+    const int r = i / kVectors, vector = i % kVectors;
+    cp_async16(
+        queries + r * kStride + vector * 8, q + (r < rows ? row_at(r) + vector * 8 : 0), r < rows);
+  }
+  copy_cached(keys, k_cache, 0);
+
+  float sums[kRowTiles][kHeadDim / 8][4] = {};
+  float highest[kRowTiles][2], totals[kRowTiles][2] = {};  // of rows lane/4 and lane/4 + 8
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const Four b = four_at(cached + (column + 8 * j) * kStride + d);
-          for (int k = 0; k < 4; ++k) {
-            part[0][j] = fmaf(a0.v[k], b.v[k], part[0][j]);
-            part[1][j] = fmaf(a1.v[k], b.v[k], part[1][j]);
+  for (int i = 0; i < kRowTiles; ++i) highest[i][0] = highest[i][1] = kLowest;
+  // The rows of a fragment that this lane names to ldmatrix.
+  const T* own_queries = queries + (first_row + lane % 16) * kStride + lane / 16 * 8;
+  const T* own_keys = keys + (lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8;
+  const T* own_values = values + lane % 16 * kStride + lane / 16 * 8;
+
+  for (int first_key = 0; first_key < num_keys; first_key += kKeys) {
+    const bool live = first_key < warp_keys;  // the same in the whole warp
+    cp_async_wait<0>();
+    __syncthreads();  // K has arrived, and V is no longer in use
+    copy_cached(values, v_cache, first_key);
+    float scores[kRowTiles][kKeys / 8][4] = {};
+    if (live) {
+#pragma unroll
+      for (int d = 0; d < kHeadDim; d += 16) {
+        unsigned a[kRowTiles][4], b[4];
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) ldmatrix_x4(a[i], own_queries + 16 * i * kStride + d);
+#pragma unroll
+        for (int n = 0; n < kKeys / 16; ++n) {
+          ldmatrix_x4(b, own_keys + 16 * n * kStride + d);
+#pragma unroll
+          for (int i = 0; i < kRowTiles; ++i) {
+            multiply_pair<T>(scores[i][2 * n], scores[i][2 * n + 1], a[i], b);
           }
         }
       }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        scores[0][j] += part[0][j];
-        scores[1][j] += part[1][j];
-      }
     }
-    __syncthreads();  // before V replaces K
-    fill_cached(v_cache, first_key);
+    cp_async_wait<0>();
+    __syncthreads();  // V has arrived, and K is no longer in use
+    if (first_key + kKeys < num_keys) copy_cached(keys, k_cache, first_key + kKeys);
+    if (!live) continue;
+
+    if (first_key + kKeys > unmasked_keys) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int limit = visible(row0 + i) - first_key;
-      float best = highest[i];
+      for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (column + 8 * j < limit) best = fmaxf(best, scores[i][j]);
-      }
-      for (int offset = 1; offset < 8; offset *= 2) {
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, offset));
-      }
-      const float keep = exp2_for<T>(highest[i] - best);
-      highest[i] = best;
-      float added = 0.0f;
+        for (int half = 0; half < 2; ++half) {
+          const int limit = visible(first_row + 16 * i + 8 * half + lane / 4) - first_key;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float prob = column + 8 * j < limit ? exp2_for<T>(scores[i][j] - best) : 0.0f;
-        probs[(row0 + i) * kProbsStride + column + 8 * j] = prob;
-        added += prob;
-      }
-      totals[i] = totals[i] * keep + lanes_sum<8>(added);
+          for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        for (int k = 0; k < 4; ++k) sums[i][part][k] *= keep;
-      }
-    }
-    __syncthreads();
-#pragma unroll 2
-    for (int key = 0; key < kTileKeys; key += 4) {
-      const Four p0 = four_at(probs + row0 * kProbsStride + key);
-      const Four p1 = four_at(probs + (row0 + 1) * kProbsStride + key);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int at = part * 32 + column * 4;
-        if (at < kPadded) {
-#pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const Four v = four_at(cached + (key + n) * kStride + at);
-            for (int k = 0; k < 4; ++k) {
-              sums[0][part][k] = fmaf(p0.v[n], v.v[k], sums[0][part][k]);
-              sums[1][part][k] = fmaf(p1.v[n], v.v[k], sums[1][part][k]);
+            for (int k = 0; k < 2; ++k) {
+              if (8 * n + lane % 4 * 2 + k >= limit) scores[i][n][2 * half + k] = kLowest;
             }
           }
         }
       }
     }
-    __syncthreads();  // before the next K replaces V
-  }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (row0 + i < rows) {
-      T* target = out + row_at(row0 + i);
+    for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        for (int k = 0; k < 4; ++k) {
-          const int at = part * 32 + column * 4 + k;
-          if (at < kHeadDim) target[at] = from_float<T>(sums[i][part][k] / totals[i]);
+      for (int half = 0; half < 2; ++half) {
+        float best = kLowest;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          best = fmaxf(best, fmaxf(scores[i][n][2 * half], scores[i][n][2 * half + 1]));
+        }
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+        best = fmaxf(highest[i][half], best * scale_log2);
+        const float keep = exp2_approx(highest[i][half] - best);
+        highest[i][half] = best;
+        float added = 0.0f;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            float& score = scores[i][n][2 * half + k];
+            score = exp2_approx(fmaf(score, scale_log2, -best));
+            added += score;
+          }
+        }
+        totals[i][half] = fmaf(totals[i][half], keep, added);
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n) {
+          sums[i][n][2 * half] *= keep;
+          sums[i][n][2 * half + 1] *= keep;
         }
       }
     }
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      unsigned a[kRowTiles][4], b[4];
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+        const float (&left)[4] = scores[i][2 * n], (&right)[4] = scores[i][2 * n + 1];
+        a[i][0] = packed<T>(left[0], left[1]);
+        a[i][1] = packed<T>(left[2], left[3]);
+        a[i][2] = packed<T>(right[0], right[1]);
+        a[i][3] = packed<T>(right[2], right[3]);
+      }
+#pragma unroll
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        ldmatrix_x4_trans(b, own_values + 16 * n * kStride + 16 * d);
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) {
+          multiply_pair<T>(sums[i][2 * d], sums[i][2 * d + 1], a[i], b);
+        }
+      }
+    }
+  }
+  if (first_row >= rows) return;
+
+  // The warp's rows of the result take the place of its queries, so that they are stored 16 bytes wide.
+  T* results = queries + first_row * kStride;
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float factor = 1.0f / lanes_sum<4>(totals[i][half]);
+      T* to = results + (16 * i + 8 * half + lane / 4) * kStride + lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        *reinterpret_cast<unsigned*>(to + 8 * n) =
+            packed<T>(sums[i][n][2 * half] * factor, sums[i][n][2 * half + 1] * factor);
+      }
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < min(kWarpRows, rows - first_row) * kVectors; i += 32) {
+    const int r = i / kVectors, vector = i % kVectors;
+    using Vector = Pack<T, 8>;
+    *reinterpret_cast<Vector*>(out + row_at(first_row + r) + vector * 8) =
+        *reinterpret_cast<const Vector*>(results + r * kStride + vector * 8);
   }
 }
 
@@ -253,7 +265,8 @@ __global__ void __launch_bounds__(kThreads, 1) paged_prefill_attention_rows(
     const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
     const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
     const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,     // [seqs, max_blocks]
+    const int* __restrict__ block_tables,     // [slots, max_blocks]
+    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
     int tokens,
@@ -277,6 +290,6 @@ __global__ void __launch_bounds__(kThreads, 1) paged_prefill_attention_rows(
   }
   attend_row<T, kHeadDim, kWidth, kHeads, kTokens, kThreads>(
       out + at, q + at, k_cache, v_cache,
-      block_tables + static_cast<long long>(tile.seq) * max_blocks, length, heads, kv_head,
-      kv_heads, block_size, scale_log2);
+      block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks, length, heads,
+      kv_head, kv_heads, block_size, scale_log2);
 }

@@ -5,7 +5,9 @@ Sequence ``s`` owns the rows ``query_start_loc[s]`` to ``query_start_loc[s+1]``,
 to its own, as ``out = softmax(scale * q @ K.T) @ V``. K and V of
 the chunk are in the cache already.
 
-Rounding: scores, softmax and sum in float32, one rounding at the store. Rows that no sequence owns
+Rounding: scores, softmax and sum in float32, one rounding at the store; in 16-bit dtypes the weights
+too are rounded, relative to the row's largest, before they multiply V, as tensor cores take them.
+Rows that no sequence owns
 give zeros. Blocks after the last one that holds a token are not read, slots after the last token do
 not enter the result. With ``batch_invariant`` each row is computed alone, by the function that
 decode uses, so chunking does not change its bits.
@@ -14,6 +16,7 @@ decode uses, so chunking does not change its bits.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,9 +48,12 @@ from .precision import quiet, store, widen
 # Queries are tiled so that a score matrix stays near the size of a core's cache.
 SCORE_TILE_BYTES = 1 << 20
 
-# The GPU kernel's tile: so many rows (query heads of tokens) by so many keys.
-TILE_ROWS, TILE_KEYS = 32, 32
+# On the GPU, a block computes a tile of rows (query heads of tokens), some keys at a time.
 TILE_THREADS = 128
+SIMPLE_TILE_ROWS, SIMPLE_TILE_KEYS = 32, 32
+RUN_KEYS = 8  # keys that a warp copies together: the least block_size for tensor cores
+MMA_ROWS = 16  # of a fragment
+MAX_MMA_HEAD_DIM = 256  # a row of sums more is more than the registers hold
 
 
 @quiet
@@ -56,6 +62,7 @@ def reference(
     k_cache: Array,
     v_cache: Array,
     block_tables: Array,
+    slot_ids: Array,
     seq_lens: Array,
     query_start_loc: Array,
     *,
@@ -68,10 +75,11 @@ def reference(
         q: T [tokens, q_size], q_size = heads*head_dim.
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
-        block_tables: int32 [seqs, max_blocks]; read up to the last block that holds a token.
-        seq_lens: int32 [seqs]; tokens in the cache, the chunk included.
+        block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
+        slot_ids: int32 [seqs]; each sequence's row of block_tables; not read where its length is 0.
+        seq_lens: int32 [seqs]; tokens in the cache, the chunk included; 0 in dead sequences.
         query_start_loc: int32 [seqs+1], not decreasing; where each chunk begins, then the end.
-        scale: what the scores are multiplied by, usually head_dim**-0.5.
+        scale: what the scores are multiplied by, above 0, usually head_dim**-0.5.
         batch_invariant: each row has the bits that PAGED_DECODE_ATTENTION gives it.
 
     Returns:
@@ -84,7 +92,7 @@ def reference(
         start, end = starts[seq], starts[seq + 1]
         if end <= start or seq_len <= 0:
             continue
-        table = block_tables[seq]
+        table = block_tables[slot_ids[seq]]
         if batch_invariant or end - start == 1:
             for row in range(start, end):
                 length = seq_len - (end - row) + 1
@@ -92,11 +100,13 @@ def reference(
         else:
             units, tokens = cache_units(table, seq_len, k_cache), slice(0, seq_len)
             keys, values = gather(k_cache, units, tokens), gather(v_cache, units, tokens)
-            _attend_causal(out[start:end], wide[start:end], keys, values, scale)
+            _attend_causal(out[start:end], wide[start:end], keys, values, scale, q.dtype)
     return (store(out, q.dtype),)
 
 
-def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: float) -> None:
+def _attend_causal(
+    out: Array, q: Array, keys: Array, values: Array, scale: float, dtype: np.dtype[Any]
+) -> None:
     """Write to ``out`` the attention of ``q``, the last rows of the sequence of ``keys``.
 
     Args:
@@ -105,6 +115,7 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
         keys: [kv_heads, seq_len, head_dim].
         values: [kv_heads, seq_len, head_dim].
         scale: what the scores are multiplied by.
+        dtype: what the weights are rounded to.
     """
     kv_heads, seq_len, head_dim = keys.shape
     chunk, q_size = q.shape
@@ -122,7 +133,7 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
         np.copyto(own, -np.inf, where=~np.tri(rows, dtype=bool))
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
-        tile_out = np.matmul(scores, values[:, :visible])
+        tile_out = np.matmul(widen(store(scores, dtype)), values[:, :visible])
         tile_out /= scores.sum(axis=-1, keepdims=True)
         out[first:last].reshape(rows, kv_heads, group, head_dim)[:] = tile_out.reshape(
             kv_heads, group, rows, head_dim
@@ -130,12 +141,14 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
 
 
 def check(axes: Axes, *, scale: float, batch_invariant: bool = False) -> None:
-    """Every KV head serves the same whole number of query heads.
+    """Every KV head serves the same whole number of query heads, and the scale is above 0.
 
     Raises:
-        ValueError: q_size is not a multiple of kv_heads*head_dim.
+        ValueError: q_size is not a multiple of kv_heads*head_dim, or the scale is not above 0.
     """
     check_heads("paged_prefill_attention", axes)
+    if not scale > 0:  # the largest score is sought before it is scaled
+        raise ValueError(f"paged_prefill_attention: scale is {scale}, expected more than 0")
 
 
 def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> Cost:
@@ -165,31 +178,56 @@ def launches(
     The grid has a tile more for each sequence, and for the tokens before and after all chunks.
     """
     tokens, segments = axes["tokens"], axes["seqs"] + 2
+    kv_heads, head_dim, block_size = axes["kv_heads"], axes["head_dim"], axes["block_size"]
+    group, cuda_type = axes["q_size"] // (kv_heads * head_dim), CUDA_TYPES[dtype]
     scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
     if batch_invariant:
         template, parts = row_template(axes, dtype)
         return (
             Launch(
                 function=f"paged_prefill_attention_rows<{template}>",
-                grid=(tokens + segments, axes["kv_heads"], parts),
+                grid=(tokens + segments, kv_heads, parts),
                 block=THREADS,
                 scalars=scalars,
             ),
         )
-    kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
-    group = axes["q_size"] // (kv_heads * head_dim)
+    if takes_tensor_cores(dtype, head_dim, block_size):
+        rows, keys = mma_tile(head_dim)
+        tiles = tokens * group // rows + segments
+        sizes = (tokens, axes["seqs"], kv_heads, group, block_size.bit_length() - 1)
+        return (
+            Launch(
+                function=f"paged_prefill_attention<{cuda_type}, {head_dim}, {rows // 64}, {keys}>",
+                grid=(tiles * kv_heads, 1, 1),
+                block=TILE_THREADS,
+                scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
+                shared_bytes=2 * (rows + 2 * keys) * (head_dim + 8),
+            ),
+        )
     stride = -(-head_dim // 4) * 4 + 4
-    shared_floats = (TILE_ROWS + TILE_KEYS) * stride + TILE_ROWS * (TILE_KEYS + 4)
+    shared_floats = SIMPLE_TILE_ROWS * (2 * stride + SIMPLE_TILE_KEYS + 4)
     width = vector_width(dtype, head_dim)
     return (
         Launch(
-            function=f"paged_prefill_attention<{CUDA_TYPES[dtype]}, {head_dim}, {width}>",
-            grid=(tokens * group // TILE_ROWS + segments, kv_heads, 1),
+            function=f"paged_prefill_attention_simple<{cuda_type}, {head_dim}, {width}>",
+            grid=(tokens * group // SIMPLE_TILE_ROWS + segments, kv_heads, 1),
             block=TILE_THREADS,
             scalars=scalars,
             shared_bytes=4 * shared_floats,
         ),
     )
+
+
+def takes_tensor_cores(dtype: str, head_dim: int, block_size: int) -> bool:
+    """Whether the operands divide into fragments of 16, and blocks into whole runs of keys."""
+    power_of_two = block_size & (block_size - 1) == 0
+    whole = head_dim % MMA_ROWS == 0 and power_of_two and block_size >= RUN_KEYS
+    return dtype in ("bfloat16", "float16") and whole and head_dim <= MAX_MMA_HEAD_DIM
+
+
+def mma_tile(head_dim: int) -> tuple[int, int]:
+    """Rows of a block's tile, and keys at a time: what registers and shared memory hold."""
+    return (128, 64) if head_dim <= 128 else (64, 32)
 
 
 PAGED_PREFILL_ATTENTION = Kernel(
@@ -199,7 +237,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
         Operand("q", ("tokens", "q_size"), "T"),
         Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
         Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("block_tables", ("seqs", "max_blocks"), "int32"),
+        Operand("block_tables", ("slots", "max_blocks"), "int32"),
+        Operand("slot_ids", ("seqs",), "int32"),
         Operand("seq_lens", ("seqs",), "int32"),
         Operand("query_start_loc", ("seqs+1",), "int32"),
     ),
