@@ -15,8 +15,8 @@
 #include "ptx.cuh"
 
 constexpr int kMmaWarps = 4;
-constexpr int kRunKeys =
-    8;  // keys that one warp copies together: they lie in one block of the cache
+constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8
+constexpr int kRunKeys = 8;           // what a warp copies together: keys of one block of the cache
 
 // Two floats as the registers of mma.sync hold them, the first in the low half.
 template <typename T>
@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   T* queries = reinterpret_cast<T*>(smem);  // [kRows][kStride]; the result, at the end
   T* keys = queries + kRows * kStride;      // [kKeys][kStride]
   T* values = keys + kKeys * kStride;       // [kKeys][kStride]
+  int* heads = reinterpret_cast<int*>(values + kKeys * kStride);  // [kRows]; -1 after the last row
 
   const int kv_head = blockIdx.x % kv_heads;
   const int last_first = (gridDim.x - 1 - blockIdx.x) / kv_heads;
@@ -76,107 +77,118 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   const int rows = min(kRows, tile.chunk * group - tile.first_row);
   if (rows <= 0) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Where row r of the tile lies in q and out.
-  const auto row_at = [&](int r) {
-    const int row = tile.first_row + r;
-    const long long token = tile.chunk_start + row / group;
-    return ((token * kv_heads + kv_head) * group + row % group) * kHeadDim;
+  // Where the tile's rows lie in q and out, in heads.
+  for (int r = threadIdx.x; r < kRows; r += kThreads) {
+    const int row = tile.first_row + r, token = tile.chunk_start + row / group;
+    heads[r] = r < rows ? (token * kv_heads + kv_head) * group + row % group : -1;
+  }
+  __syncthreads();
+  using Vector = Pack<T, 8>;
+  const auto vector_at = [&](int head, int vector) {
+    return (static_cast<long long>(head) * kVectors + vector) * 8;
   };
   const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];
   if (length <= 0) {
-    for (int i = threadIdx.x; i < rows * kHeadDim; i += kThreads) {
-      out[row_at(i / kHeadDim) + i % kHeadDim] = from_float<T>(0.0f);
+    for (int i = threadIdx.x; i < rows * kVectors; i += kThreads) {
+      *reinterpret_cast<Vector*>(out + vector_at(heads[i / kVectors], i % kVectors)) =
+          zeros<T, 8>();
     }
     return;
   }
 
-  const int* table = block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks;
-  // How many keys row r of the tile sees.
-  const auto visible = [&](int r) {
-    return length - tile.chunk + (tile.first_row + r) / group + 1;
-  };
-  const int first_row = warp * kWarpRows;  // of the warp
-  const int num_keys = visible(rows - 1);
-  const int warp_keys = first_row < rows ? visible(min(first_row + kWarpRows, rows) - 1) : 0;
-  const int unmasked_keys = visible(first_row);
+  const int table = slot_ids[tile.seq] * max_blocks;  // where it begins in block_tables
+  // Row r of the tile sees key unless (key - own_key) * group > tile.first_row + r: divides nothing.
+  const int own_key = length - tile.chunk;                                 // the first token's
+  const int num_keys = own_key + (tile.first_row + rows - 1) / group + 1;  // that the last row sees
+  const int first_row = warp * kWarpRows;                                  // of the warp
 
-  // Begins to copy keys from first_key on; zeros where there is none.
+  const int block_mask = (1 << block_shift) - 1;
+  // Begins to copy keys from first_key on; zeros where there is none. A warp copies a run of keys at a
+  // time, kLanes lanes to a key.
+  constexpr int kLanes = kVectors % 16 == 0  ? 16
+                         : kVectors % 8 == 0 ? 8
+                         : kVectors % 4 == 0 ? 4
+                                             : 2;
+  constexpr int kStep = 32 / kLanes;  // keys that are begun at once
+  const int lane_key = lane / kLanes, lane_column = lane % kLanes * 8;
   const auto copy_cached = [&](T* target, const T* cache, int first_key) {
 #pragma unroll
-    for (int run = warp; run < kKeys / kRunKeys; run += kMmaWarps) {
-      const int key = first_key + run * kRunKeys;
-      const long long block = key < num_keys ? table[key >> block_shift] : 0;
-      const int slot = key & ((1 << block_shift) - 1);
-      const T* from = cache + (((block * kv_heads + kv_head) << block_shift) + slot) * kHeadDim;
+    for (int j = 0; j < kKeys / kRunKeys / kMmaWarps; ++j) {
+      const int run = (j * kMmaWarps + warp) * kRunKeys, key = first_key + run;
+      const int block = key < num_keys ? block_tables[table + (key >> block_shift)] : 0;
+      const int slot = ((block * kv_heads + kv_head) << block_shift) | (key & block_mask);
+      const T* from = cache + static_cast<long long>(slot + lane_key) * kHeadDim + lane_column;
+      T* to = target + (run + lane_key) * kStride + lane_column;
+      const int left = num_keys - key - lane_key;
 #pragma unroll
-      for (int i = lane; i < kRunKeys * kVectors; i += 32) {
-        const int k = i / kVectors;
-        T* to = target + (run * kRunKeys + k) * kStride + i % kVectors * 8;
-        cp_async16(to, from + i * 8, key + k < num_keys);
+      for (int k = 0; k < kRunKeys; k += kStep) {
+#pragma unroll
+        for (int d = 0; d < kHeadDim; d += 8 * kLanes) {
+          if (kStep <= kRunKeys || lane_key < kRunKeys) {
+            cp_async16(to + k * kStride + d, from + k * kHeadDim + d, k < left);
+          }
+        }
       }
     }
     cp_async_commit();
   };
 
-  for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
-    const int r = i / kVectors, vector = i % kVectors;
-    cp_async16(
-        queries + r * kStride + vector * 8, q + (r < rows ? row_at(r) + vector * 8 : 0), r < rows);
+  for (int first = 0; first < kRows * kVectors; first += kThreads) {
+    const int i = first + threadIdx.x, r = i / kVectors, vector = i % kVectors;
+    const int head = heads[r];
+    const T* from = q + vector_at(max(head, 0), vector);
+    cp_async16(queries + r * kStride + vector * 8, from, head >= 0);
   }
   copy_cached(keys, k_cache, 0);
 
   float sums[kRowTiles][kHeadDim / 8][4] = {};
-  float highest[kRowTiles][2], totals[kRowTiles][2] = {};  // of rows lane/4 and lane/4 + 8
+  float origin[kRowTiles][2], totals[kRowTiles][2] = {};  // of rows lane/4 and lane/4 + 8
 #pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) highest[i][0] = highest[i][1] = kLowest;
+  for (int i = 0; i < kRowTiles; ++i) origin[i][0] = origin[i][1] = kLowest;
   // The rows of a fragment that this lane names to ldmatrix.
   const T* own_queries = queries + (first_row + lane % 16) * kStride + lane / 16 * 8;
   const T* own_keys = keys + (lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8;
   const T* own_values = values + lane % 16 * kStride + lane / 16 * 8;
 
   for (int first_key = 0; first_key < num_keys; first_key += kKeys) {
-    const bool live = first_key < warp_keys;  // the same in the whole warp
     cp_async_wait<0>();
     __syncthreads();  // K has arrived, and V is no longer in use
     copy_cached(values, v_cache, first_key);
     float scores[kRowTiles][kKeys / 8][4] = {};
-    if (live) {
 #pragma unroll
-      for (int d = 0; d < kHeadDim; d += 16) {
-        unsigned a[kRowTiles][4], b[4];
+    for (int d = 0; d < kHeadDim; d += 16) {
+      unsigned a[kRowTiles][4], b[4];
 #pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) ldmatrix_x4(a[i], own_queries + 16 * i * kStride + d);
+      for (int i = 0; i < kRowTiles; ++i) ldmatrix_x4(a[i], own_queries + 16 * i * kStride + d);
 #pragma unroll
-        for (int n = 0; n < kKeys / 16; ++n) {
-          ldmatrix_x4(b, own_keys + 16 * n * kStride + d);
+      for (int n = 0; n < kKeys / 16; ++n) {
+        ldmatrix_x4(b, own_keys + 16 * n * kStride + d);
 #pragma unroll
-          for (int i = 0; i < kRowTiles; ++i) {
-            multiply_pair<T>(scores[i][2 * n], scores[i][2 * n + 1], a[i], b);
-          }
+        for (int i = 0; i < kRowTiles; ++i) {
+          multiply_pair<T>(scores[i][2 * n], scores[i][2 * n + 1], a[i], b);
         }
       }
     }
-    cp_async_wait<0>();
-    __syncthreads();  // V has arrived, and K is no longer in use
-    if (first_key + kKeys < num_keys) copy_cached(keys, k_cache, first_key + kKeys);
-    if (!live) continue;
 
-    if (first_key + kKeys > unmasked_keys) {
+    if ((first_key + kKeys - 1 - own_key) * group > tile.first_row + first_row) {
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int limit = visible(first_row + 16 * i + 8 * half + lane / 4) - first_key;
+          const int row = tile.first_row + first_row + 16 * i + 8 * half + lane / 4;
+          const int after = row - (first_key - own_key) * group;
+          const int limit = (after < 0 ? 0 : after / group + 1) - lane % 4 * 2;
 #pragma unroll
           for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-            for (int k = 0; k < 2; ++k) {
-              if (8 * n + lane % 4 * 2 + k >= limit) scores[i][n][2 * half + k] = kLowest;
-            }
+            if (8 * n >= limit) scores[i][n][2 * half] = kLowest;
+            if (8 * n + 1 >= limit) scores[i][n][2 * half + 1] = kLowest;
           }
         }
       }
     }
+
+    float keep[kRowTiles][2];
+    bool rescales = false;
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
@@ -187,58 +199,65 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
           best = fmaxf(best, fmaxf(scores[i][n][2 * half], scores[i][n][2 * half + 1]));
         }
         best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-        best = fmaxf(highest[i][half], best * scale_log2);
-        const float keep = exp2_approx(highest[i][half] - best);
-        highest[i][half] = best;
-        float added = 0.0f;
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2)) * scale_log2;
+        const bool grown = best > origin[i][half] + kMaxExponent;
+        keep[i][half] = grown ? exp2_approx(origin[i][half] - best) : 1.0f;
+        if (grown) origin[i][half] = best;
+        rescales |= grown;
+      }
+    }
+    if (__any_sync(0xffffffffu, rescales)) {
 #pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
+      for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            float& score = scores[i][n][2 * half + k];
-            score = exp2_approx(fmaf(score, scale_log2, -best));
-            added += score;
+        for (int half = 0; half < 2; ++half) {
+          totals[i][half] *= keep[i][half];
+#pragma unroll
+          for (int n = 0; n < kHeadDim / 8; ++n) {
+            sums[i][n][2 * half] *= keep[i][half];
+            sums[i][n][2 * half + 1] *= keep[i][half];
           }
-        }
-        totals[i][half] = fmaf(totals[i][half], keep, added);
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n) {
-          sums[i][n][2 * half] *= keep;
-          sums[i][n][2 * half + 1] *= keep;
         }
       }
     }
+    unsigned weights[kRowTiles][kKeys / 16][4];  // as fragments
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          const float zero = -origin[i][half];
+          const float left = exp2_approx(fmaf(scores[i][n][2 * half], scale_log2, zero));
+          const float right = exp2_approx(fmaf(scores[i][n][2 * half + 1], scale_log2, zero));
+          totals[i][half] += left + right;
+          weights[i][n / 2][half + n % 2 * 2] = packed<T>(left, right);
+        }
+      }
+    }
+    cp_async_wait<0>();
+    __syncthreads();  // V has arrived, and K is no longer in use
+    if (first_key + kKeys < num_keys) copy_cached(keys, k_cache, first_key + kKeys);
 #pragma unroll
     for (int n = 0; n < kKeys / 16; ++n) {
-      unsigned a[kRowTiles][4], b[4];
-#pragma unroll
-      for (int i = 0; i < kRowTiles; ++i) {
-        const float (&left)[4] = scores[i][2 * n], (&right)[4] = scores[i][2 * n + 1];
-        a[i][0] = packed<T>(left[0], left[1]);
-        a[i][1] = packed<T>(left[2], left[3]);
-        a[i][2] = packed<T>(right[0], right[1]);
-        a[i][3] = packed<T>(right[2], right[3]);
-      }
+      unsigned b[4];
 #pragma unroll
       for (int d = 0; d < kHeadDim / 16; ++d) {
         ldmatrix_x4_trans(b, own_values + 16 * n * kStride + 16 * d);
 #pragma unroll
         for (int i = 0; i < kRowTiles; ++i) {
-          multiply_pair<T>(sums[i][2 * d], sums[i][2 * d + 1], a[i], b);
+          multiply_pair<T>(sums[i][2 * d], sums[i][2 * d + 1], weights[i][n], b);
         }
       }
     }
   }
-  if (first_row >= rows) return;
-
   // The warp's rows of the result take the place of its queries, so that they are stored 16 bytes wide.
   T* results = queries + first_row * kStride;
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float factor = 1.0f / lanes_sum<4>(totals[i][half]);
+      const float factor = __fdividef(1.0f, lanes_sum<4>(totals[i][half]));
       T* to = results + (16 * i + 8 * half + lane / 4) * kStride + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
@@ -248,11 +267,12 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     }
   }
   __syncwarp();
-  for (int i = lane; i < min(kWarpRows, rows - first_row) * kVectors; i += 32) {
-    const int r = i / kVectors, vector = i % kVectors;
-    using Vector = Pack<T, 8>;
-    *reinterpret_cast<Vector*>(out + row_at(first_row + r) + vector * 8) =
-        *reinterpret_cast<const Vector*>(results + r * kStride + vector * 8);
+  for (int i = lane; i < kWarpRows * kVectors; i += 32) {
+    const int r = i / kVectors, vector = i % kVectors, head = heads[first_row + r];
+    if (head >= 0) {
+      *reinterpret_cast<Vector*>(out + vector_at(head, vector)) =
+          *reinterpret_cast<const Vector*>(results + r * kStride + vector * 8);
+    }
   }
 }
 

@@ -201,7 +201,7 @@ def launches(
                 grid=(tiles * kv_heads, 1, 1),
                 block=TILE_THREADS,
                 scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
-                shared_bytes=2 * (rows + 2 * keys) * (head_dim + 8),
+                shared_bytes=2 * (rows + 2 * keys) * (head_dim + 8) + 4 * rows,
             ),
         )
     stride = -(-head_dim // 4) * 4 + 4
