@@ -119,13 +119,13 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
       const int slot = ((block * kv_heads + kv_head) << block_shift) | (key & block_mask);
       const T* from = cache + static_cast<long long>(slot + lane_key) * kHeadDim + lane_column;
       T* to = target + (run + lane_key) * kStride + lane_column;
-      const int left = num_keys - key - lane_key;
 #pragma unroll
       for (int k = 0; k < kRunKeys; k += kStep) {
 #pragma unroll
         for (int d = 0; d < kHeadDim; d += 8 * kLanes) {
           if (kStep <= kRunKeys || lane_key < kRunKeys) {
-            cp_async16(to + k * kStride + d, from + k * kHeadDim + d, k < left);
+            cp_async16(
+                to + k * kStride + d, from + k * kHeadDim + d, key + lane_key + k < num_keys);
           }
         }
       }
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     __syncthreads();  // K has arrived, and V is no longer in use
     copy_cached(values, v_cache, first_key);
     float scores[kRowTiles][kKeys / 8][4] = {};
-#pragma unroll
+#pragma unroll 2  // more, and ptxas loads so many fragments ahead that it spills registers
     for (int d = 0; d < kHeadDim; d += 16) {
       unsigned a[kRowTiles][4], b[4];
 #pragma unroll
@@ -230,7 +230,8 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
           const float zero = -origin[i][half];
           const float left = exp2_approx(fmaf(scores[i][n][2 * half], scale_log2, zero));
           const float right = exp2_approx(fmaf(scores[i][n][2 * half + 1], scale_log2, zero));
-          totals[i][half] += left + right;
+          totals[i][half] += left;
+          totals[i][half] += right;
           weights[i][n / 2][half + n % 2 * 2] = packed<T>(left, right);
         }
       }
