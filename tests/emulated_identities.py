@@ -272,12 +272,13 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
     for name in ("batch_invariant", "batch_invariant_group_of_9"):
         for dtype in ("bfloat16", "float32"):
             case = _case(prefill, name)
-            q, k_cache, v_cache, tables, seq_lens, starts = case_arrays(prefill, case, dtype)
-            (chunks,) = run(prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs)
+            arrays = case_arrays(prefill, case, dtype)
+            q, k_cache, v_cache, tables, slots, seq_lens, starts = arrays
+            (chunks,) = run(prefill, arrays, case.attrs)
             rows, row_tables, lengths = [], [], []
             for seq, (start, end) in enumerate(itertools.pairwise(starts)):
                 rows += range(start, end)
-                row_tables += [tables[seq]] * (end - start)
+                row_tables += [tables[slots[seq]]] * (end - start)
                 lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
             given = [q[rows], k_cache, v_cache, np.array(row_tables), np.array(lengths, np.int32)]
             what = f"paged_prefill_attention {name} {dtype}"

@@ -86,6 +86,7 @@ class _Recorder:
         self.decode_tables = t.input("block_tables", (rows, BLOCKS_PER_SEQ), int32)
         self.decode_lens = t.input("seq_lens", (rows,), int32)
         self.seq_tables = t.input("chunk_tables", (seqs, BLOCKS_PER_SEQ), int32)
+        self.slot_ids = t.input("slot_ids", (seqs,), int32)
         self.seq_lens = t.input("chunk_seq_lens", (seqs,), int32)
         self.starts = t.input("query_start_loc", (seqs + 1,), int32)
         self.indices = t.input("indices", (seqs,), int32)
@@ -172,7 +173,7 @@ class _Recorder:
 
     def prefill(self, first: int, second: int) -> None:
         q = self.pick(first, NARROW, self.rows)
-        tables = (self.seq_tables, self.seq_lens, self.starts)
+        tables = (self.seq_tables, self.slot_ids, self.seq_lens, self.starts)
         caches = self.caches[second % 2]
         self.keep(self.t.call(PAGED_PREFILL_ATTENTION, q, *caches, *tables, scale=0.5))
 
@@ -201,6 +202,7 @@ def make_arrays(program: Program, rows: int, seqs: int, seed: int) -> dict[Buffe
         "block_tables": rng.integers(1, NUM_BLOCKS, (rows, BLOCKS_PER_SEQ)),
         "seq_lens": rng.integers(1, MAX_LEN + 1, rows),
         "chunk_tables": rng.integers(1, NUM_BLOCKS, (seqs, BLOCKS_PER_SEQ)),
+        "slot_ids": rng.permutation(seqs),
         "chunk_seq_lens": rng.integers(np.maximum(np.diff(starts), 1), MAX_LEN + 1),
         "query_start_loc": starts,
         "indices": rng.integers(0, rows, seqs),
