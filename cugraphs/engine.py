@@ -16,9 +16,9 @@ from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
 from cugraphs.outputs import Logprob
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS
 from cugraphs.scheduler import ScheduledChunk, Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
+from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
 from cugraphs.step_state import Chunk
 from cugraphs.tokenizer import Tokenizer
 
@@ -60,7 +60,7 @@ class Engine:
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
-        self.blocks = BlockManager(cache.num_blocks, cache.block_size)
+        self.blocks = BlockManager(runner.num_kv_blocks, cache.block_size)
         needed = self.blocks.blocks_for(cache.max_model_len)
         if self.blocks.num_usable < needed:
             raise ValueError(
@@ -259,6 +259,7 @@ class Engine:
             stop_token_ids=[*eos, *(params.stop_token_ids or ())],
             prompt_token_ids=sequence.prompt_token_ids,
             output_token_ids=sequence.output_token_ids,
+            end_position=len(sequence.prompt_token_ids) + sequence.max_tokens,
         )
 
     def _drop(self, sequence: TokenSequence) -> None:

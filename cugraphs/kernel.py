@@ -266,6 +266,7 @@ class Kernel:
         workspace: ``workspace(axes, dtype, **scalars)``: bytes of scratch memory that the launches
             share, never less for more rows. It is aligned to 256 bytes, holds anything at entry,
             and belongs to the next op afterwards.
+        is_attention: piecewise graphs are cut here, and it runs between them at its real sizes.
     """
 
     name: str
@@ -277,6 +278,7 @@ class Kernel:
     source: Path | None = None
     launches: Callable[..., tuple[Launch | MatrixProduct, ...]] | None = None
     workspace: Callable[..., int] | None = None
+    is_attention: bool = False
 
     def __post_init__(self) -> None:
         """Refuse operands that the rest of the project could not follow."""

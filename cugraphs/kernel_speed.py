@@ -101,7 +101,7 @@ def measure_ceilings(device: CudaDevice) -> Ceilings:
     a, b = (cupy.asarray(np.ascontiguousarray(values.view(np.uint16)[1::2])) for values in normal)
     product = cupy.empty(size * size, np.uint16)
     cupy.cuda.Device().synchronize()
-    plan = device.cublaslt.plan(shape)
+    plan = device.cublaslt.plan(shape, stream=stream)
     workspace = device.allocate_bytes(MatrixProduct.workspace_bytes)
 
     def multiply() -> None:

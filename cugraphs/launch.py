@@ -167,7 +167,7 @@ def prepare(
             shape = MatrixShape(
                 axes["tokens"], axes["out_features"], axes["in_features"], dtype, bool(bias)
             )
-            plan = cublaslt.plan(shape, bias)
+            plan = cublaslt.plan(shape, bias, stream=stream)
             where = (
                 pointers["out"],
                 pointers["x"],

@@ -19,6 +19,7 @@ from .case_arrays import int32, normal
 
 BLOCK_SIZE = 16
 FREE_BLOCKS = 3  # blocks that no sequence owns, the scratch block among them
+FREE_SLOTS = 2  # of the block tables, that no sequence has
 NAN = float("nan")
 NOISE = 3e4  # representable in every dtype; one unmasked score of this size decides the softmax
 
@@ -74,21 +75,6 @@ def slots_of(block_table: Array, positions: Array, block_size: int = BLOCK_SIZE)
     return int32(block_table[positions // block_size] * block_size + positions % block_size)
 
 
-def scattered_slots(
-    rng: np.random.Generator, tables: Array, seq_lens: Sequence[int]
-) -> tuple[Array, Array]:
-    """Put each sequence's table into a slot of its own, in random order, among slots of nobody.
-
-    Returns:
-        Block tables int32 [slots, max_blocks], with two slots more than sequences, whose entries
-        name no block at all; and int32 [seqs], each sequence's slot, -1 where its length is 0.
-    """
-    slots = rng.permutation(len(seq_lens) + 2)[: len(seq_lens)]
-    scattered = np.full((len(seq_lens) + 2, tables.shape[1]), -1)
-    scattered[slots] = tables
-    return int32(scattered), int32(np.where(np.array(seq_lens) > 0, slots, -1))
-
-
 def filled_cache(
     rng: np.random.Generator,
     dtype: np.dtype[Any],
@@ -113,6 +99,20 @@ def filled_cache(
             cache[block, :, offset] = normal(rng, dtype, (seq_len, shape.kv_heads, shape.head_dim))
         caches.append(cache)
     return caches[0], caches[1], tables
+
+
+def in_slots(
+    rng: np.random.Generator, tables: Array, seq_lens: Sequence[int]
+) -> tuple[Array, Array]:
+    """Give each sequence a slot of its own, in random order among slots that nobody has.
+
+    Returns:
+        block_tables int32 [slots, max_blocks], and slot_ids int32 [seqs], -1 where the length is 0.
+    """
+    slots = rng.permutation(len(tables) + FREE_SLOTS)[: len(tables)]
+    spread = np.zeros((len(tables) + FREE_SLOTS, tables.shape[1]), np.int32)
+    spread[slots] = tables
+    return spread, int32(np.where(np.array(seq_lens) > 0, slots, -1))
 
 
 def decode_case(
@@ -142,7 +142,7 @@ def decode_case(
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
-        return q, k_cache, v_cache, tables, int32(seq_lens)
+        return q, k_cache, v_cache, *in_slots(rng, tables, seq_lens), int32(seq_lens)
 
     return Case(name, make, shape.attention_attrs(batch_invariant, scale))
 
@@ -179,8 +179,8 @@ def prefill_case(
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
-        tables, slot_ids = scattered_slots(rng, tables, seq_lens)
         q = normal(rng, dtype, (int(starts[-1]) + padding_rows, shape.q_size), q_scale)
-        return q, k_cache, v_cache, tables, slot_ids, int32(seq_lens), int32(starts)
+        where = in_slots(rng, tables, seq_lens)
+        return q, k_cache, v_cache, *where, int32(seq_lens), int32(starts)
 
     return Case(name, make, shape.attention_attrs(batch_invariant, scale))

@@ -1,5 +1,5 @@
 // paged_decode_attention: out[r, h, :] = softmax(scale * q[r, h, :] @ K.T) @ V, K and V the first
-// seq_lens[r] tokens of the blocks block_tables[r], of the KV head h / group, group = heads/kv_heads
+// seq_lens[r] tokens of the blocks block_tables[row_ids[r]], of the KV head h / (heads/kv_heads)
 //
 // Rounding and orders as in attend_row.cuh: float32, one rounding at the store, and a row's bits
 // follow from its own length. blockIdx.x is the row, blockIdx.y the KV head, blockIdx.z the part of
@@ -14,7 +14,8 @@ __global__ void __launch_bounds__(kThreads, 1) paged_decode_attention(
     const T* __restrict__ q,               // [rows, kv_heads*group*head_dim]
     const T* __restrict__ k_cache,         // [num_blocks, kv_heads, block_size, head_dim]
     const T* __restrict__ v_cache,         // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,  // [rows, max_blocks]
+    const int* __restrict__ block_tables,  // [slots, max_blocks]
+    const int* __restrict__ row_ids,       // [rows]
     const int* __restrict__ seq_lens,      // [rows]
     int kv_heads,
     int group,
@@ -32,6 +33,7 @@ __global__ void __launch_bounds__(kThreads, 1) paged_decode_attention(
     return;
   }
   attend_row<T, kHeadDim, kWidth, kHeads, kTokens, kThreads>(
-      out + at, q + at, k_cache, v_cache, block_tables + row * max_blocks, length, heads, kv_head,
+      out + at, q + at, k_cache, v_cache,
+      block_tables + static_cast<long long>(row_ids[row]) * max_blocks, length, heads, kv_head,
       kv_heads, block_size, scale_log2);
 }

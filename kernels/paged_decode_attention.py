@@ -51,6 +51,7 @@ def reference(
     k_cache: Array,
     v_cache: Array,
     block_tables: Array,
+    row_ids: Array,
     seq_lens: Array,
     *,
     scale: float,
@@ -62,7 +63,8 @@ def reference(
         q: T [rows, q_size], q_size = heads*head_dim.
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
-        block_tables: int32 [rows, max_blocks]; read up to the last block that holds a token.
+        block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
+        row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
         batch_invariant: changes nothing: a row's bits follow from its own sequence anyway.
@@ -74,7 +76,8 @@ def reference(
     out = np.zeros_like(wide)
     for row, seq_len in enumerate(seq_lens.tolist()):
         if seq_len > 0:
-            out[row] = attend_row(wide[row], k_cache, v_cache, block_tables[row], seq_len, scale)
+            table = block_tables[row_ids[row]]
+            out[row] = attend_row(wide[row], k_cache, v_cache, table, seq_len, scale)
     return (store(out, q.dtype),)
 
 
@@ -182,7 +185,7 @@ def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False)
     rows, q_size, block_size = axes["rows"], axes["q_size"], axes["block_size"]
     context = axes.get("context", axes["max_blocks"] * block_size)
     kv_elements = 2 * rows * context * axes["kv_heads"] * axes["head_dim"]
-    index_bytes = 4 * rows * (-(-context // block_size) + 1)
+    index_bytes = 4 * rows * (-(-context // block_size) + 2)
     return Cost(
         (2 * rows * q_size + kv_elements) * DTYPES[dtype].itemsize + index_bytes,
         4 * rows * q_size * context,
@@ -229,7 +232,8 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("q", ("rows", "q_size"), "T"),
         Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
         Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("block_tables", ("rows", "max_blocks"), "int32"),
+        Operand("block_tables", ("slots", "max_blocks"), "int32"),
+        Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
     ),
     reference=reference,
@@ -237,6 +241,7 @@ PAGED_DECODE_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    is_attention=True,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),

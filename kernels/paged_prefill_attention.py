@@ -76,8 +76,8 @@ def reference(
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
         block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
-        slot_ids: int32 [seqs]; each sequence's row of block_tables; not read where its length is 0.
-        seq_lens: int32 [seqs]; tokens in the cache, the chunk included; 0 in dead sequences.
+        slot_ids: int32 [seqs]; each sequence's slot; -1 where it has no tokens.
+        seq_lens: int32 [seqs]; tokens in the cache, the chunk included.
         query_start_loc: int32 [seqs+1], not decreasing; where each chunk begins, then the end.
         scale: what the scores are multiplied by, above 0, usually head_dim**-0.5.
         batch_invariant: each row has the bits that PAGED_DECODE_ATTENTION gives it.
@@ -247,6 +247,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    is_attention=True,
     cases=(
         prefill_case("one_row", Heads(4, 2, 64), [(1, 1)]),
         prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),

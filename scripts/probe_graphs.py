@@ -128,7 +128,8 @@ def probe_cublaslt_capture(probe):
             w = cupy.random.standard_normal((n, k), dtype=cupy.float32).astype(bits)
             bias = cupy.random.standard_normal(n, dtype=cupy.float32).astype(bits)
             out = cupy.full((m, n), cupy.nan, bits)
-        plan = lt.plan(MatrixShape(m, n, k, dtype, has_bias=True), bias.data.ptr)
+        shape = MatrixShape(m, n, k, dtype, has_bias=True)
+        plan = lt.plan(shape, bias.data.ptr, stream=probe.stream.ptr)
         probe.stream.synchronize()
 
         def refuse(size):

@@ -104,7 +104,13 @@ def reference_bits(name: str) -> Identity:
             for dtype in CUDA_TYPES:
                 arrays = case_arrays(kernel, case, dtype)
                 found = run(kernel, arrays, case.attrs)
-                expected = kernel.reference(*(array.copy() for array in arrays), **case.attrs)
+                given = [array.copy() for array in arrays]
+                expected = [*kernel.reference(*given, **case.attrs)]
+                expected += [
+                    array
+                    for operand, array in zip(kernel.supplied, given, strict=False)
+                    if operand.access is Access.UPDATE
+                ]
                 for a, e in zip(found, expected, strict=True):
                     same = (a == e) | (np.isnan(a) & np.isnan(e))
                     assert same.all(), f"{name} {case.name} {dtype}: not its reference's bits"
@@ -184,11 +190,11 @@ def decode_rows_stand_alone(kernels: Kernels) -> None:
     """A row of decode attention has the same bits alone and in a batch."""
     decode = kernels["paged_decode_attention"]
     case = _case(decode, "block_edges")
-    q, k_cache, v_cache, tables, seq_lens = case_arrays(decode, case, "float32")
-    (whole,) = run(decode, [q, k_cache, v_cache, tables, seq_lens], case.attrs)
+    q, *cache, row_ids, seq_lens = case_arrays(decode, case, "float32")
+    (whole,) = run(decode, [q, *cache, row_ids, seq_lens], case.attrs)
     for row in range(len(q)):
         one = slice(row, row + 1)
-        alone = run(decode, [q[one], k_cache, v_cache, tables[one], seq_lens[one]], case.attrs)
+        alone = run(decode, [q[one], *cache, row_ids[one], seq_lens[one]], case.attrs)
         assert_same_bits(f"paged_decode_attention row {row}", alone, [whole[one]])
 
 
@@ -272,15 +278,14 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
     for name in ("batch_invariant", "batch_invariant_group_of_9"):
         for dtype in ("bfloat16", "float32"):
             case = _case(prefill, name)
-            arrays = case_arrays(prefill, case, dtype)
-            q, k_cache, v_cache, tables, slots, seq_lens, starts = arrays
-            (chunks,) = run(prefill, arrays, case.attrs)
-            rows, row_tables, lengths = [], [], []
+            q, *cache, slot_ids, seq_lens, starts = case_arrays(prefill, case, dtype)
+            (chunks,) = run(prefill, [q, *cache, slot_ids, seq_lens, starts], case.attrs)
+            rows, row_ids, lengths = [], [], []
             for seq, (start, end) in enumerate(itertools.pairwise(starts)):
                 rows += range(start, end)
-                row_tables += [tables[slots[seq]]] * (end - start)
+                row_ids += [slot_ids[seq]] * (end - start)
                 lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
-            given = [q[rows], k_cache, v_cache, np.array(row_tables), np.array(lengths, np.int32)]
+            given = [q[rows], *cache, np.array(row_ids, np.int32), np.array(lengths, np.int32)]
             what = f"paged_prefill_attention {name} {dtype}"
             assert_same_bits(what, [chunks[rows]], run(decode, given, case.attrs))
 
@@ -354,6 +359,10 @@ def listed_target_agrees(kernels: Kernels) -> None:
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
+    **{
+        name: (orders_agree(name), reference_bits(name))
+        for name in ("apply_changes", "decode_rows", "mixed_rows", "advance")
+    },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),
     "rms_norm": (

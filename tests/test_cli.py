@@ -384,7 +384,7 @@ def test_stdin_that_is_no_text(folder, capsys, monkeypatch):
 # Help
 
 
-@pytest.mark.parametrize("command", [[], ["generate"], ["chat"], ["inspect"]])
+@pytest.mark.parametrize("command", [[], ["generate"], ["chat"], ["plan"], ["inspect"]])
 def test_help(capsys, command):
     with pytest.raises(SystemExit) as end:
         main([*command, "--help"])
@@ -393,7 +393,7 @@ def test_help(capsys, command):
     assert out.startswith(f"usage: {' '.join(['cugraphs', *command])} ")
     assert "``" not in out
     if not command:
-        assert all(name in out for name in ("generate", "chat", "inspect"))
+        assert all(name in out for name in ("generate", "chat", "plan", "inspect"))
 
 
 def test_version(capsys):

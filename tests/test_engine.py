@@ -188,7 +188,12 @@ def test_a_cache_too_small_for_one_sequence_is_refused(engine):
     cache = dataclasses.replace(engine._runner.plan.cache, num_blocks=16)
     plan = SimpleNamespace(cache=cache, max_num_batched_tokens=64)
     with pytest.raises(ValueError) as caught:
-        Engine(SimpleNamespace(plan=plan), engine._tokenizer, vocab_size=163, max_num_seqs=4)
+        Engine(
+            SimpleNamespace(plan=plan, num_kv_blocks=cache.num_blocks),
+            engine._tokenizer,
+            vocab_size=163,
+            max_num_seqs=4,
+        )
     assert "has 15 usable blocks of 4 tokens, expected at least 16" in str(caught.value)
     assert "raise num_kv_blocks to 17 or lower max_model_len" in str(caught.value)
 
@@ -245,3 +250,28 @@ def test_rows_of_a_step_meet_their_own_requests(engine, folder, steps_between):
         assert (output.prompt_logprobs is None) == (count is None)
         for entry in (output.prompt_logprobs or [])[1:]:
             assert count <= len(entry) <= count + 1
+
+
+def test_the_mirror_is_the_devices_state_after_every_step(engine):
+    """Requests with ends of every kind: what the device knows, and when it calls them done."""
+    rng = np.random.default_rng(8)
+    options = ({}, {"stop_token_ids": [7, 8, 9]}, {"min_tokens": 6}, {"presence_penalty": 0.5})
+    requests = []
+    for i in range(12):
+        prompt = [BOS, *rng.integers(5, 150, int(rng.integers(1, 30))).tolist()]
+        params = SamplingParams(
+            temperature=1.0, seed=i, max_tokens=int(rng.integers(1, 12)), **options[i % 4]
+        )
+        requests.append(engine.add_request(prompt, params))
+    runner = engine._runner
+    while engine.has_unfinished():
+        running = {sequence: sequence.slot for sequence in engine.scheduler.running}
+        engine.step()
+        pending = runner.mirror.num_changes
+        assert pending == 0
+        for name, field in runner.mirror.fields.items():
+            np.testing.assert_array_equal(runner.state[name], field, err_msg=name)
+        for sequence, slot in running.items():
+            if slot >= 0 and sequence.num_computed:
+                assert bool(runner.state["done"][slot]) == (sequence.finish_reason is not None)
+    assert {r.output().outputs[0].finish_reason for r in requests} == {"stop", "length"}

@@ -114,6 +114,8 @@ def test_wheel_holds_every_module_and_data_file_and_nothing_else(builds: dict[st
     for pattern in ("kernels/*.cu", "kernels/*.cuh", "models/demo/*"):
         expected |= {f"cugraphs/{file.relative_to(ROOT)}" for file in ROOT.glob(pattern)}
     expected |= {f"cugraphs/{file.name}" for file in (ROOT / "cugraphs").glob("*.cu")}
+    tables = ROOT.glob("cugraphs/tuning/*.json")
+    expected |= {str(file.relative_to(ROOT)) for file in tables}
     cpp = ROOT.glob("cugraphs/emulation/cpp/**/*")
     expected |= {str(file.relative_to(ROOT)) for file in cpp if file.is_file()}
 
