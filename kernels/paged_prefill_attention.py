@@ -253,6 +253,10 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),
         prefill_case("block_edges", Heads(4, 2, 64), [(15, 15), (16, 16), (17, 17)]),
         prefill_case("several_chunks", Heads(9, 3, 64), [(17, 17), (40, 8), (16, 1), (5, 5)]),
+        # A tile has 128 rows, here of 64 tokens, and takes 64 keys at a time.
+        prefill_case("tile_edges", Heads(4, 2, 64), [(63, 63), (64, 64), (65, 65), (128, 65)]),
+        prefill_case("key_edges", Heads(4, 2, 64), [(127, 3), (128, 64), (129, 1), (129, 2)]),
+        prefill_case("heads_of_a_token_in_two_tiles", Heads(9, 3, 64), [(45, 45), (90, 44)]),
         prefill_case("chunk_from_block_edge", Heads(4, 2, 64), [(48, 16), (33, 1)]),
         prefill_case("chunk_within_block", Heads(4, 2, 64), [(50, 17), (29, 3)]),
         prefill_case("decode_rows", Heads(4, 2, 64), [(20, 1), (1, 1), (33, 1)]),
@@ -266,6 +270,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("head_dim_2", Heads(4, 2, 2), [(13, 13), (70, 4)]),
         prefill_case("group_of_9", Heads(18, 2, 16), [(23, 12), (9, 9)]),
         prefill_case("block_size_8", Heads(4, 2, 64), [(17, 17), (27, 3)], block_size=8),
+        prefill_case("block_size_32", Heads(4, 2, 64), [(31, 31), (65, 33)], block_size=32),
+        prefill_case("block_size_12", Heads(4, 2, 64), [(17, 17), (49, 3)], block_size=12),
         prefill_case(
             "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 21)]
         ),
@@ -275,9 +281,12 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),
         prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
         prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
+        # Later keys have far larger scores, so that what was summed becomes small.
+        prefill_case("peaks_late", Heads(8, 1, 64), [(330, 20)], q_scale=20.0),
         # Some rows have scores far below 0, and below those that the mask hides.
         prefill_case("far_below_zero", Heads(4, 2, 64), [(3, 3), (1, 1), (2, 2)], q_scale=200.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
+        prefill_case("decode_rows_in_between", Heads(8, 2, 32), [(300, 1), (70, 70), (900, 1)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True
         ),

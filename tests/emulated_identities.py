@@ -41,6 +41,9 @@ Identity = Callable[[Kernels], None]
 # Larger inputs than this take seconds a run, and reach no code that smaller ones do not.
 MAX_ELEMENTS = 500_000
 MAX_SHARE_NEXT_TO_TIE = 0.03
+# Where the weights of attention are rounded too, each relative to a largest one that is not the
+# reference's: as large an error as the rounding of the result, but averaged over the tokens.
+MAX_SHARE_ROUNDED_WEIGHTS = 0.2
 
 # Of a cache with 2 KV heads of size 64 and 16-byte loads: its first vector is the 2^31st.
 FAR_BLOCK = 1 << 23
@@ -119,7 +122,7 @@ def reference_bits(name: str) -> Identity:
     return check
 
 
-def rounded_once(name: str) -> Identity:
+def rounded_once(name: str, max_share: float = MAX_SHARE_NEXT_TO_TIE) -> Identity:
     """Half-precision results are the reference's, but for the few that lie next to a tie.
 
     The reference rounds once, at the store. Sums in another order move a float32 by some 2^-22,
@@ -144,9 +147,9 @@ def rounded_once(name: str) -> Identity:
                     num_different += np.count_nonzero(touched & (a != e))
                     num_elements += np.count_nonzero(touched)
             share = num_different / num_elements
-            assert share <= MAX_SHARE_NEXT_TO_TIE, (
+            assert share <= max_share, (
                 f"{name} {dtype}: {share:.1%} of the results differ from the reference's, expected "
-                f"at most {MAX_SHARE_NEXT_TO_TIE:.0%}: something is rounded more than once"
+                f"at most {max_share:.0%}: something is rounded more than once"
             )
 
     check.__name__ = "rounded_once"
@@ -397,7 +400,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     ),
     "paged_prefill_attention": (
         orders_agree("paged_prefill_attention"),
-        rounded_once("paged_prefill_attention"),
+        rounded_once("paged_prefill_attention", MAX_SHARE_ROUNDED_WEIGHTS),
         blocks_may_lie_anywhere("paged_prefill_attention"),
         far_blocks("paged_prefill_attention"),
         prefill_rows_are_decode_rows,
