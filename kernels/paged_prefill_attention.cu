@@ -102,9 +102,20 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   const int num_keys = own_key + (tile.first_row + rows - 1) / group + 1;  // that the last row sees
   const int first_row = warp * kWarpRows;                                  // of the warp
 
+  // Where the runs of keys that this warp copies lie in the cache, in keys.
+  constexpr int kRuns = kKeys / kRunKeys / kMmaWarps;
   const int block_mask = (1 << block_shift) - 1;
-  // Begins to copy keys from first_key on; zeros where there is none. A warp copies a run of keys at a
-  // time, kLanes lanes to a key.
+  int slots[kRuns];
+  const auto find_slots = [&](int first_key) {
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+      const int key = first_key + (j * kMmaWarps + warp) * kRunKeys;
+      const int block = key < num_keys ? block_tables[table + (key >> block_shift)] : 0;
+      slots[j] = ((block * kv_heads + kv_head) << block_shift) | (key & block_mask);
+    }
+  };
+  // Begins to copy the keys from first_key on, whose slots were found; zeros where there is none. A
+  // warp copies a run at a time, kLanes lanes to a key.
   constexpr int kLanes = kVectors % 16 == 0  ? 16
                          : kVectors % 8 == 0 ? 8
                          : kVectors % 4 == 0 ? 4
@@ -113,11 +124,9 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   const int lane_key = lane / kLanes, lane_column = lane % kLanes * 8;
   const auto copy_cached = [&](T* target, const T* cache, int first_key) {
 #pragma unroll
-    for (int j = 0; j < kKeys / kRunKeys / kMmaWarps; ++j) {
+    for (int j = 0; j < kRuns; ++j) {
       const int run = (j * kMmaWarps + warp) * kRunKeys, key = first_key + run;
-      const int block = key < num_keys ? block_tables[table + (key >> block_shift)] : 0;
-      const int slot = ((block * kv_heads + kv_head) << block_shift) | (key & block_mask);
-      const T* from = cache + static_cast<long long>(slot + lane_key) * kHeadDim + lane_column;
+      const T* from = cache + static_cast<long long>(slots[j] + lane_key) * kHeadDim + lane_column;
       T* to = target + (run + lane_key) * kStride + lane_column;
 #pragma unroll
       for (int k = 0; k < kRunKeys; k += kStep) {
@@ -125,7 +134,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
         for (int d = 0; d < kHeadDim; d += 8 * kLanes) {
           if (kStep <= kRunKeys || lane_key < kRunKeys) {
             cp_async16(
-                to + k * kStride + d, from + k * kHeadDim + d, key + lane_key + k < num_keys);
+                to + k * kStride + d, from + k * kHeadDim + d, k < num_keys - key - lane_key);
           }
         }
       }
@@ -139,6 +148,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     const T* from = q + vector_at(max(head, 0), vector);
     cp_async16(queries + r * kStride + vector * 8, from, head >= 0);
   }
+  find_slots(0);
   copy_cached(keys, k_cache, 0);
 
   float sums[kRowTiles][kHeadDim / 8][4] = {};
@@ -155,7 +165,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     __syncthreads();  // K has arrived, and V is no longer in use
     copy_cached(values, v_cache, first_key);
     float scores[kRowTiles][kKeys / 8][4] = {};
-#pragma unroll 2  // more, and ptxas loads so many fragments ahead that it spills registers
+#pragma unroll 4  // more, and ptxas loads so many fragments ahead that it spills registers
     for (int d = 0; d < kHeadDim; d += 16) {
       unsigned a[kRowTiles][4], b[4];
 #pragma unroll
@@ -238,6 +248,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     }
     cp_async_wait<0>();
     __syncthreads();  // V has arrived, and K is no longer in use
+    find_slots(first_key + kKeys);
     if (first_key + kKeys < num_keys) copy_cached(keys, k_cache, first_key + kKeys);
 #pragma unroll
     for (int n = 0; n < kKeys / 16; ++n) {

@@ -227,7 +227,9 @@ def takes_tensor_cores(dtype: str, head_dim: int, block_size: int) -> bool:
 
 def mma_tile(head_dim: int) -> tuple[int, int]:
     """Rows of a block's tile, and keys at a time: what registers and shared memory hold."""
-    return (128, 64) if head_dim <= 128 else (64, 32)
+    if head_dim <= 128:
+        return 128, 96 if head_dim <= 64 else 64
+    return 64, 32
 
 
 PAGED_PREFILL_ATTENTION = Kernel(
