@@ -275,7 +275,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("block_size_32", Heads(4, 2, 64), [(31, 31), (65, 33)], block_size=32),
         prefill_case("block_size_12", Heads(4, 2, 64), [(17, 17), (49, 3)], block_size=12),
         prefill_case(
-            "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 21)]
+            "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 41)]
         ),
         prefill_case("empty_chunks", Heads(4, 2, 64), [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)]),
         prefill_case("padding_rows", Heads(4, 2, 64), [(18, 5), (3, 3)], padding_rows=4),
@@ -284,7 +284,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
         prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
         # Later keys have far larger scores, so that what was summed becomes small.
-        prefill_case("peaks_late", Heads(8, 1, 64), [(330, 20)], q_scale=20.0),
+        prefill_case("peaks_late", Heads(8, 1, 64), [(330, 20)], q_scale=200.0),
         # Some rows have scores far below 0, and below those that the mask hides.
         prefill_case("far_below_zero", Heads(4, 2, 64), [(3, 3), (1, 1), (2, 2)], q_scale=200.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
