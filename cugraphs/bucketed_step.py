@@ -97,18 +97,6 @@ class StepCounts:
     eager_steps: Counter[str] = field(default_factory=Counter)
     off_ladder_steps: int = 0
 
-    def __str__(self) -> str:
-        """A line for each kind of count."""
-        replays = ", ".join(
-            f"{rung} rows {count:,}" for rung, count in sorted(self.replays.items())
-        )
-        eager = ", ".join(f"{count:,} ({why})" for why, count in self.eager_steps.most_common())
-        return (
-            f"{self.captures:,} graphs captured; replays: {replays or 'none'}\n"
-            f"eager steps: {eager or 'none'}; off the ladder: {self.off_ladder_steps:,}; "
-            f"padding rows: {self.padding_rows:,}"
-        )
-
 
 def plan_buckets(name: str, step: BucketStep, ladder: Ladder) -> dict[int, PlannedProgram]:
     """Plan a program for every fusion class of a ladder.

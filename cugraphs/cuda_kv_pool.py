@@ -24,41 +24,27 @@ class CudaKVPool:
             MemoryError: the driver has no such range.
         """
         import cupy
-        from cuda.bindings import driver
 
-        self._driver = driver
         self._stream = stream
-        self._location = driver.CUmemLocation()
-        self._location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        self._location.id = cupy.cuda.Device().id
-        self._properties = driver.CUmemAllocationProp()
-        self._properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        self._properties.location = self._location
-        minimum = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        self._unit_bytes = int(
-            self._call(driver.cuMemGetAllocationGranularity(self._properties, minimum))
-        )
         type_ = cache.layer_type
         self._block_bytes = type_.nbytes // cache.num_blocks
-        self._stride_bytes = self._whole_units(type_.nbytes)
-        self._nbytes = self._stride_bytes * len(cache.types)
-        self._base = int(self._call(driver.cuMemAddressReserve(self._nbytes, 0, 0, 0)))
-        self._backed_bytes = 0  # of each array
+        self._range = _AddressRange(type_.nbytes, len(cache.types))
         self.arrays: dict[str, Any] = {}
         for index, name in enumerate(cache.types):
-            begin = self._base + index * self._stride_bytes
-            memory = cupy.cuda.UnownedMemory(begin, type_.nbytes, self)
+            # The arrays keep the range, so nothing of it goes before the last of them.
+            begin, device_id = self._range.begin(index), self._range.device_id
+            memory = cupy.cuda.UnownedMemory(begin, type_.nbytes, self._range, device_id)
             pointer = cupy.cuda.MemoryPointer(memory, 0)
             self.arrays[name] = cupy.ndarray(type_.shape, DTYPES[type_.dtype], pointer)
 
     def bytes_of(self, num_blocks: int) -> int:
         """Memory that so many blocks take, in the driver's units."""
-        return self._whole_units(num_blocks * self._block_bytes) * len(self.arrays)
+        return self._range.whole_units(num_blocks * self._block_bytes) * len(self.arrays)
 
     def blocks_in(self, nbytes: int) -> int:
         """The most blocks that take no more than ``nbytes``."""
-        units = max(nbytes, 0) // len(self.arrays) // self._unit_bytes
-        return units * self._unit_bytes // self._block_bytes
+        units = max(nbytes, 0) // len(self.arrays) // self._range.unit_bytes
+        return units * self._range.unit_bytes // self._block_bytes
 
     def back(self, num_blocks: int) -> None:
         """Give the first blocks memory, and zero block 0.
@@ -66,51 +52,85 @@ class CudaKVPool:
         Raises:
             MemoryError: it does not fit; nothing is backed then.
         """
-        assert not self._backed_bytes, "the pool is backed once"
-        nbytes = self._whole_units(num_blocks * self._block_bytes)
-        driver = self._driver
-        access = driver.CUmemAccessDesc()
-        access.location = self._location
-        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        done = 0
         try:
-            for done in range(len(self.arrays)):
-                begin = self._base + done * self._stride_bytes
-                memory = self._call(driver.cuMemCreate(nbytes, self._properties, 0))
-                self._call(driver.cuMemMap(begin, nbytes, 0, memory, 0))
-                self._call(driver.cuMemRelease(memory))  # the mapping keeps it
-                self._call(driver.cuMemSetAccess(begin, nbytes, [access], 1))
+            self._range.back(num_blocks * self._block_bytes)
         except MemoryError:
-            self._unmap(done, nbytes)
             raise MemoryError(
                 f"cuda: {num_blocks:,} blocks of the KV cache are {self.bytes_of(num_blocks):,} "
                 "bytes, which do not fit; lower num_kv_blocks or gpu_memory_utilization"
             ) from None
-        self._backed_bytes = nbytes
         for array in self.arrays.values():
             array[:1].data.memset_async(0, self._block_bytes, self._stream)
 
-    def close(self) -> None:
-        """Give memory and addresses back; the arrays are not to be used any more."""
-        if self._base:
-            self._stream.synchronize()
-            if self._backed_bytes:
-                self._unmap(len(self.arrays), self._backed_bytes)
-            self._driver.cuMemAddressFree(self._base, self._nbytes)
-            self._base = 0
+
+class _AddressRange:
+    """Equal parts of a range of addresses; the beginning of each can be backed with memory."""
+
+    def __init__(self, part_bytes: int, num_parts: int) -> None:
+        import cupy
+        from cuda.bindings import driver
+
+        self._driver = driver
+        self.device_id = int(cupy.cuda.Device().id)
+        location = driver.CUmemLocation()
+        location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        location.id = self.device_id
+        self._properties = driver.CUmemAllocationProp()
+        self._properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._properties.location = location
+        self._access = driver.CUmemAccessDesc()
+        self._access.location = location
+        self._access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        minimum = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        unit = self._call(driver.cuMemGetAllocationGranularity(self._properties, minimum))
+        self.unit_bytes = int(unit)
+        self._part_bytes = self.whole_units(part_bytes)
+        self._num_parts = num_parts
+        self._base = int(self._call(driver.cuMemAddressReserve(self._nbytes, 0, 0, 0)))
+        self._backed_bytes = 0  # of each part
+
+    @property
+    def _nbytes(self) -> int:
+        return self._part_bytes * self._num_parts
+
+    def whole_units(self, nbytes: int) -> int:
+        """``nbytes``, rounded up to what the driver maps."""
+        return -(-nbytes // self.unit_bytes) * self.unit_bytes
+
+    def begin(self, index: int) -> int:
+        """Where a part begins."""
+        return self._base + index * self._part_bytes
+
+    def back(self, part_bytes: int) -> None:
+        """Give the first bytes of every part memory. Raises MemoryError; nothing is backed then."""
+        assert not self._backed_bytes, "the range is backed once"
+        nbytes, driver, done = self.whole_units(part_bytes), self._driver, 0
+        try:
+            for done in range(self._num_parts):
+                memory = self._call(driver.cuMemCreate(nbytes, self._properties, 0))
+                try:
+                    self._call(driver.cuMemMap(self.begin(done), nbytes, 0, memory, 0))
+                finally:
+                    self._call(driver.cuMemRelease(memory))  # the mapping keeps it
+                access = [self._access]
+                self._call(driver.cuMemSetAccess(self.begin(done), nbytes, access, len(access)))
+        except MemoryError:
+            self._unmap(done, nbytes)
+            raise
+        self._backed_bytes = nbytes
 
     def __del__(self) -> None:
-        """Close, once no array is left."""
+        """Give memory and addresses back. At exit the driver may be gone, and they with it."""
         if getattr(self, "_base", 0):
-            with contextlib.suppress(Exception):  # at exit CuPy may be gone, and memory with it
-                self.close()
+            with contextlib.suppress(Exception):
+                self._driver.cuCtxSynchronize()
+                if self._backed_bytes:
+                    self._unmap(self._num_parts, self._backed_bytes)
+                self._driver.cuMemAddressFree(self._base, self._nbytes)
 
     def _unmap(self, count: int, nbytes: int) -> None:
         for index in range(count):
-            self._driver.cuMemUnmap(self._base + index * self._stride_bytes, nbytes)
-
-    def _whole_units(self, nbytes: int) -> int:
-        return -(-nbytes // self._unit_bytes) * self._unit_bytes
+            self._driver.cuMemUnmap(self.begin(index), nbytes)
 
     def _call(self, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401
         """The result of a driver call.

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from cugraphs.bucketed_step import StepCounts
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device_choice import (
@@ -31,6 +30,7 @@ from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
+from cugraphs.statistics import EngineStats
 from cugraphs.tokenizer import Tokenizer
 
 _log = logging.getLogger("cugraphs")
@@ -60,6 +60,7 @@ class LLM:
         capture_sizes: str | Sequence[int] = "default",
         max_capture_size: int | None = None,
         off_ladder: OffLadder = "split",
+        prefix_caching: bool = True,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
         tuning_table: str | Path | None = None,
@@ -88,6 +89,9 @@ class LLM:
                 "throughput", "vllm", or a list.
             max_capture_size: the largest of them; default max_num_seqs.
             off_ladder: what a larger batch does: "split", run "eager", or be an "error".
+            prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
+                uses what is in the cache of it. The rest of the prompt is then computed in another
+                shape, so last bits can differ; not with batch_invariant.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
@@ -146,16 +150,16 @@ class LLM:
             vocab_size=self.config.vocab_size,
             max_num_seqs=max_num_seqs,
             seed=seed,
+            prefix_caching=prefix_caching,
         )
 
     def memory_map(self) -> MemoryMap:
         """Where the device's memory went: print it."""
         return self.runner.memory_map()
 
-    @property
-    def counts(self) -> StepCounts:
-        """Graphs captured and replayed, padding rows, eager steps and why, since the start."""
-        return self.runner.counts
+    def stats(self) -> EngineStats:
+        """Requests, tokens, steps by rung and reason, KV blocks and host time since the start."""
+        return self.engine.stats()
 
     def generate(
         self,
@@ -194,10 +198,9 @@ class LLM:
         Raises:
             ValueError: ``params.n`` is not 1; else as :meth:`generate`.
         """
-        (resolved,) = self._params_list(params, 1)
+        token_ids, text, resolved = self.prepare(prompt, params)
         if resolved.n != 1:
             raise ValueError(f"LLM.stream: n is {resolved.n}, expected 1; use generate")
-        token_ids, text = self._encode(_checked_prompt(prompt))
         return TextStream(self.engine, self.engine.add_request(token_ids, resolved, text))
 
     def chat(
@@ -234,6 +237,17 @@ class LLM:
     def default_params(self) -> SamplingParams:
         """The sampling that generation_config.json asks for."""
         return sampling_params_from_generation_config(self._generation_config)
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | None
+    ) -> tuple[list[int], str | None, SamplingParams]:
+        """What the engine takes of one prompt: its token ids, its text, and its parameters.
+
+        Raises:
+            TypeError, ValueError: it cannot be used.
+        """
+        (resolved,) = self._params_list(params, 1)
+        return *self._encode(_checked_prompt(prompt)), resolved
 
     def _encode(self, prompt: Prompt) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):

@@ -47,6 +47,160 @@ def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation
 
 
 MUTATIONS: tuple[Mutation, ...] = (
+    # ---------------------------------------------------------------------------- apply_changes
+    *_bugs(
+        "apply_changes",
+        "apply_changes.cu",
+        ("word 0 never changes", "change.v[0] >= 0", "change.v[0] > 0"),
+        ("no change is taken for one", "if (change.v[0] >= 0) words", "words"),
+        (
+            "index and value swapped",
+            "words[change.v[0]] = change.v[1]",
+            "words[change.v[1]] = change.v[0]",
+        ),
+        (
+            "the last change is left out",
+            "if (i >= num_changes) return;",
+            "if (i >= num_changes - 1) return;",
+        ),
+        ("no guard after the last change", "if (i >= num_changes) return;", ""),
+        (
+            "every block does the first changes",
+            "blockIdx.x * blockDim.x + threadIdx.x",
+            "threadIdx.x",
+        ),
+    ),
+    # ------------------------------------------------------------------------------ decode_rows
+    *_bugs(
+        "decode_rows",
+        "decode_rows.cu",
+        ("slot 0 is dead", "slot >= 0 && done[slot] == 0", "slot > 0 && done[slot] == 0"),
+        ("a sequence that is done goes on", " && done[slot] == 0", ""),
+        ("a full table is read beyond its end", " && block < max_blocks", ""),
+        ("the last block counts as full", "block < max_blocks", "block < max_blocks - 1"),
+        (
+            "the row's own table, not its slot's",
+            "static_cast<long long>(slot) * max_blocks",
+            "static_cast<long long>(row) * max_blocks",
+        ),
+        ("the row's own token, not its slot's", "last_token[slot]", "last_token[row]"),
+        (
+            "positions begin at 1",
+            "positions[row] = live ? position : 0",
+            "positions[row] = live ? position + 1 : 0",
+        ),
+        (
+            "the new token is not attended to",
+            "seq_lens[row] = live ? position + 1 : 0",
+            "seq_lens[row] = live ? position : 0",
+        ),
+        (
+            "the sampled token takes the new one's position",
+            "sample_positions[row] = live ? position + 1 : 0",
+            "sample_positions[row] = live ? position : 0",
+        ),
+        ("dead rows write to block 0", "int where = -1", "int where = 0"),
+        ("offset in a block forgotten", " + position % block_size", ""),
+        ("blocks of the wrong size", "* block_size + position", "* max_blocks + position"),
+        (
+            "dead rows keep their slot",
+            "live_row_ids[row] = live ? slot : -1",
+            "live_row_ids[row] = slot",
+        ),
+        (
+            "dead rows want log-probabilities",
+            "live ? num_logprobs[slot] : -1",
+            "live ? num_logprobs[slot] : 0",
+        ),
+        ("target is token 0", "target_ids[row] = -1", "target_ids[row] = 0"),
+        ("no guard after the last row", "if (row >= rows) return;", ""),
+    ),
+    # ------------------------------------------------------------------------------- mixed_rows
+    *_bugs(
+        "mixed_rows",
+        "mixed_rows.cu",
+        ("slot 0 is dead", "return slot >= 0 &&", "return slot > 0 &&"),
+        (
+            "a sequence that is done goes on",
+            "return slot >= 0 && done[slot] == 0",
+            "return slot >= 0",
+        ),
+        ("lengths leave the cached tokens out", "num_computed[slot] + count", "count"),
+        ("lengths leave the new tokens out", "num_computed[slot] + count", "num_computed[slot]"),
+        ("padding tokens belong to the last sequence", "if (t < query_start_loc[seqs]) {", "{"),
+        (
+            "a token before its sequence's first",
+            "query_start_loc[middle] <= t",
+            "query_start_loc[middle] < t",
+        ),
+        (
+            "search ends one sequence early",
+            "(low + high + 1) / 2",
+            "(low + high) / 2 + (high - low > 1)",
+        ),
+        ("search leaves the last sequence out", "high = seqs - 1", "high = seqs - 2"),
+        (
+            "positions begin at 0 in every chunk",
+            "num_computed[slot] + t - query_start_loc[low]",
+            "t - query_start_loc[low]",
+        ),
+        (
+            "positions count over the whole step",
+            "num_computed[slot] + t - query_start_loc[low]",
+            "num_computed[slot] + t",
+        ),
+        ("token 0 is taken for the newest one", "given < 0 ?", "given <= 0 ?"),
+        ("given tokens are not used", "given < 0 ? last_token[slot] : given", "last_token[slot]"),
+        (
+            "the sequence's table, not its slot's",
+            "static_cast<long long>(slot) * max_blocks",
+            "static_cast<long long>(low) * max_blocks",
+        ),
+        ("one block too late", "position / block_size;", "(position + 1) / block_size;"),
+        ("offset in a block forgotten", " + position % block_size", ""),
+        ("dead tokens write to block 0", "where = -1;", "where = 0;"),
+        (
+            "rows of logits keep a slot that is done",
+            "is_live(row_ids[t], done) ? row_ids[t] : -1",
+            "row_ids[t]",
+        ),
+        ("no guard after the last row of logits", "if (t < logits) live", "live"),
+        ("no guard after the last sequence", "if (t < seqs) {", "{"),
+        ("no guard after the last token", "if (t >= tokens) return;", ""),
+    ),
+    # ---------------------------------------------------------------------------------- advance
+    *_bugs(
+        "advance",
+        "advance.cu",
+        ("dead rows move slot -1", " || row_ids[row] < 0", ""),
+        ("slot 0 never moves", "row_ids[row] < 0", "row_ids[row] <= 0"),
+        ("only the first 32 stop ids are looked at", "i += 32", "i += stops"),
+        (
+            "stop ids of the row, not the slot",
+            "static_cast<long long>(slot) * stops",
+            "static_cast<long long>(row) * stops",
+        ),
+        ("a stop token ends too early", " && position >= min_position[slot]", ""),
+        (
+            "a stop token ends one too late",
+            "position >= min_position[slot]",
+            "position > min_position[slot]",
+        ),
+        ("only lane 0's stop ids count", "__any_sync(0xffffffffu, ends)", "ends"),
+        ("a broken row goes on", " || token < 0", ""),
+        ("no limit is a limit", "end_position[slot] > 0 && ", ""),
+        ("one token too many", "position + 1 >= end_position", "position >= end_position"),
+        ("one token too few", "position + 1 >= end_position", "position + 2 >= end_position"),
+        ("a broken token is kept", "max(token, 0)", "token"),
+        (
+            "the position stays",
+            "num_computed[slot] = position",
+            "num_computed[slot] = position - 1",
+        ),
+        ("done is cleared", "if (ends) done[slot] = 1", "done[slot] = ends"),
+        ("the row's own state, not its slot's", "last_token[slot] = max", "last_token[row] = max"),
+        ("a thread, not a warp, a row", "if (lane != 0) return;", "if (lane == 0) return;"),
+    ),
     # -------------------------------------------------------------------------------- embedding
     *_bugs(
         "embedding",

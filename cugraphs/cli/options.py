@@ -136,4 +136,4 @@ def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bo
 def print_stats(args: argparse.Namespace, llm: LLM) -> None:
     """Print what ran and where memory went on stderr, where that is asked for."""
     if args.stats:
-        print(f"{llm.counts}\n{llm.memory_map()}", file=sys.stderr)
+        print(f"{llm.stats()}\n{llm.memory_map()}", file=sys.stderr)
