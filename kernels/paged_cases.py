@@ -113,6 +113,9 @@ def decode_case(
 ) -> Case:
     """A case of decode attention: one query for each sequence; length 0 is a dead row.
 
+    Sequences have their slots in random order, and there is a slot more, which no row has; its
+    table names the scratch block 0.
+
     Args:
         name: of the case.
         shape: heads.
@@ -127,7 +130,11 @@ def decode_case(
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
-        return q, k_cache, v_cache, tables, int32(seq_lens)
+        slots = rng.permutation(len(seq_lens) + 1)[: len(seq_lens)]
+        block_tables = np.zeros((len(seq_lens) + 1, tables.shape[1]), np.int32)
+        block_tables[slots] = tables
+        row_ids = np.where(np.array(seq_lens) > 0, slots, -1)
+        return q, k_cache, v_cache, block_tables, int32(row_ids), int32(seq_lens)
 
     return Case(name, make, shape.attention_attrs(batch_invariant, scale))
 

@@ -1,37 +1,188 @@
 // paged_decode_attention: out[r, h, :] = softmax(scale * q[r, h, :] @ K.T) @ V, K and V the first
-// seq_lens[r] tokens of the blocks block_tables[r], of the KV head h / group, group = heads/kv_heads
+// seq_lens[r] tokens of the blocks block_tables[row_ids[r]], of the KV head h / group,
+// group = heads/kv_heads
 //
-// Rounding and orders as in attend_row.cuh: float32, one rounding at the store, and a row's bits
-// follow from its own length. blockIdx.x is the row, blockIdx.y the KV head, blockIdx.z the part of
-// its query heads: kHeads of them share one read of K and V. A dead row (length 0) gives zeros.
-// Does not split a sequence over blocks, so few rows leave most of the GPU idle; does not load ahead
-// of the arithmetic, and uses no tensor cores.
+// Scores, softmax (in base 2, online) and sums in float32, one rounding to T at the store; weights
+// enter the tensor cores as two numbers of T. A dead row (length 0) gives zeros, and its row_id is
+// not used. Blocks of the table after the last token are not read, nor slots after it.
+//
+// The grid knows the largest sizes only, so every block reads seq_lens and works out the same list of
+// items: a row's part, a KV head, and up to Form::kHeads of its query heads, which share one read of
+// K and V. Block b takes the items b, b + gridDim.x, ... Rows are cut so that all rows together make
+// enough items for every GPU, or, batch invariant, by their own length alone; a second launch folds
+// the parts of a row together in their order.
 #include "attend_row.cuh"
 
-template <typename T, int kHeadDim, int kWidth, int kHeads, int kTokens, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1) paged_decode_attention(
-    T* __restrict__ out,                   // [rows, kv_heads*group*head_dim]
-    const T* __restrict__ q,               // [rows, kv_heads*group*head_dim]
-    const T* __restrict__ k_cache,         // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ v_cache,         // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,  // [rows, max_blocks]
+// The sum of v over the threads before this one; `all` is the sum over the block. The whole block
+// calls it; the barrier at the end lets it be called again.
+template <int kThreads>
+__device__ __forceinline__ int sum_before(int v, int& all) {
+  __shared__ int warp_sums[kThreads / 32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int sum = v;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  if (lane == 31) warp_sums[warp] = sum;
+  __syncthreads();
+  int before = sum - v;
+  all = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) before += warp_sums[w];
+    all += warp_sums[w];
+  }
+  __syncthreads();
+  return before;
+}
+
+// The workspace: for each row, its first item and its parts; then, of each item of a row with several
+// parts, the results of its heads: a sum for each column, the highest score, the total.
+__device__ __forceinline__ long long partials_at(int rows) {
+  return (static_cast<long long>(rows) * 2 + 63) / 64 * 64;
+}
+
+template <typename Form>
+__global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
+    typename Form::Element* __restrict__ out,      // [rows, kv_heads*group*head_dim]
+    const typename Form::Element* __restrict__ q,  // [rows, kv_heads*group*head_dim]
+    const typename Form::
+        Element* __restrict__ k_cache,  // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::
+        Element* __restrict__ v_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const int* __restrict__ block_tables,  // [slots, max_blocks]
+    const int* __restrict__ row_ids,       // [rows]
     const int* __restrict__ seq_lens,      // [rows]
+    float* __restrict__ workspace,
+    int rows,
     int kv_heads,
     int group,
     int block_size,
     int max_blocks,
-    float scale_log2) {  // scale * log2(e)
-  const long long row = blockIdx.x;
-  const int kv_head = blockIdx.y, first_head = blockIdx.z * kHeads;
-  const int heads = min(kHeads, group - first_head);
-  const long long at = ((row * kv_heads + kv_head) * group + first_head) * kHeadDim;
-  const int length = seq_lens[row];
-  if (length <= 0) {
-    for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads)
-      out[at + i] = from_float<T>(0.0f);
-    return;
+    float scale_log2,  // scale * log2(e)
+    int by_own_length,
+    int most_parts,  // of a row that is cut by its own length; otherwise of all rows together
+    int least_units) {
+  using T = typename Form::Element;
+  constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim, kThreads = Form::kThreads;
+  const int head_parts = (group + kHeads - 1) / kHeads;
+  const int items_of_part = kv_heads * head_parts;
+  int* plan = reinterpret_cast<int*>(workspace);
+  float* partials = workspace + partials_at(rows);
+
+  // Each thread has some rows one after the other.
+  const int rows_of_thread = (rows + kThreads - 1) / kThreads;
+  const int first_row = min(static_cast<int>(threadIdx.x) * rows_of_thread, rows);
+  const int end_row = min(first_row + rows_of_thread, rows);
+  int units = 0, all_units = 0;
+  for (int row = first_row; row < end_row; ++row) units += units_of(seq_lens[row]);
+  sum_before<kThreads>(units, all_units);
+  const auto parts_of = [&](int length) {
+    const int work = by_own_length ? units_of(length) : all_units;
+    return cut_row(length, work, most_parts, least_units);
+  };
+  int items = 0, all_items = 0;
+  for (int row = first_row; row < end_row; ++row) {
+    items += parts_of(seq_lens[row]).count * items_of_part;
   }
-  attend_row<T, kHeadDim, kWidth, kHeads, kTokens, kThreads>(
-      out + at, q + at, k_cache, v_cache, block_tables + row * max_blocks, length, heads, kv_head,
-      kv_heads, block_size, scale_log2);
+  const int first_item = sum_before<kThreads>(items, all_items);
+  if (blockIdx.x == 0) {
+    int item = first_item;
+    for (int row = first_row; row < end_row; ++row) {
+      const int count = parts_of(seq_lens[row]).count;
+      plan[2 * row] = item;
+      plan[2 * row + 1] = count;
+      item += count * items_of_part;
+    }
+  }
+
+  __shared__ int found_row, found_at;
+  for (int item = blockIdx.x; item < all_items; item += gridDim.x) {
+    if (first_item <= item && item < first_item + items) {
+      int row = first_row, at = item - first_item;
+      for (; row < end_row - 1; ++row) {
+        const int items_of_row = parts_of(seq_lens[row]).count * items_of_part;
+        if (at < items_of_row) break;
+        at -= items_of_row;
+      }
+      found_row = row;
+      found_at = at;
+    }
+    __syncthreads();
+    const int row = found_row, part = found_at / items_of_part;
+    const int kv_head = found_at % items_of_part / head_parts;
+    const int first_head = found_at % head_parts * kHeads;
+    const int heads = min(kHeads, group - first_head), length = seq_lens[row];
+    const long long at =
+        ((static_cast<long long>(row) * kv_heads + kv_head) * group + first_head) * kHeadDim;
+    const Parts parts = parts_of(length);
+    const int begin = part * parts.tokens, end = min(begin + parts.tokens, length);
+    if (length <= 0) {
+      for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads) {
+        out[at + i] = from_float<T>(0.0f);
+      }
+      __syncthreads();  // before the next item's row is written
+      continue;
+    }
+    float* partial = partials + static_cast<long long>(item) * kHeads * (kHeadDim + 2);
+    const auto store = [&](int head, int column, const Attended& all) {
+      if (parts.count == 1) {
+        out[at + head * kHeadDim + column] = from_float<T>(all.sum / all.total);
+        return;
+      }
+      float* of_head = partial + head * (kHeadDim + 2);
+      of_head[column] = all.sum;
+      if (column == 0) {
+        of_head[kHeadDim] = all.highest;
+        of_head[kHeadDim + 1] = all.total;
+      }
+    };
+    Form::attend(
+        store, q + at, k_cache, v_cache,
+        block_tables + static_cast<long long>(row_ids[row]) * max_blocks, begin, end, heads,
+        kv_head, kv_heads, block_size, scale_log2);
+  }
+}
+
+// Folds the parts of rows that have several. blockIdx.y is the query head; block x takes the rows x,
+// x + gridDim.x, ...
+template <typename Form, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1) paged_decode_attention_fold(
+    typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
+    const float* __restrict__ workspace,
+    int rows,
+    int kv_heads,
+    int group) {
+  using T = typename Form::Element;
+  constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
+  constexpr int kAhead = 8;  // parts that are loaded before they are folded
+  const int head_parts = (group + kHeads - 1) / kHeads;
+  const int kv_head = blockIdx.y / group, head = blockIdx.y % group;
+  const int* plan = reinterpret_cast<const int*>(workspace);
+  const float* partials = workspace + partials_at(rows) + head % kHeads * (kHeadDim + 2);
+  for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+    const int first_item = plan[2 * row] + kv_head * head_parts + head / kHeads;
+    const int count = plan[2 * row + 1];
+    if (count == 1) continue;
+    for (int column = threadIdx.x; column < kHeadDim; column += kThreads) {
+      Attended all = nothing();
+      for (int first = 0; first < count; first += kAhead) {
+        Attended next[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const long long item = first_item + static_cast<long long>(min(first + i, count - 1)) *
+                                                  kv_heads * head_parts;
+          const float* partial = partials + item * kHeads * (kHeadDim + 2);
+          next[i] = {partial[kHeadDim], partial[kHeadDim + 1], partial[column]};
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          if (first + i < count) fold<T>(all, next[i]);
+        }
+      }
+      out[(static_cast<long long>(row) * gridDim.y + blockIdx.y) * kHeadDim + column] =
+          from_float<T>(all.sum / all.total);
+    }
+  }
 }

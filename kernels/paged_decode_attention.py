@@ -1,17 +1,19 @@
 """Attention of one new token per sequence over the paged KV cache (decode).
 
 ``out[r, h] = softmax(scale * q[r, h] @ K.T) @ V``, K and V the first ``seq_lens[r]`` tokens of the
-sequence's blocks, of the KV head that head ``h`` shares (``h // (heads/kv_heads)``).
+sequence ``row_ids[r]``, of the KV head that head ``h`` shares (``h // (heads/kv_heads)``).
 
 Rounding: scores, softmax and sum in float32, one rounding at the store. A dead row (length 0) gives
 zeros. Blocks after the last one that holds a token are not read, slots after the last token do not
-enter the result: they may hold NaN. Each row is computed alone, at its own length, so its bits do
-not depend on the rows beside it, with ``batch_invariant`` or without.
+enter the result: they may hold NaN. On the GPU a row is cut into parts, which several blocks take:
+so that all rows together make enough of them, or, with ``batch_invariant``, by the row's own length
+alone; then its bits do not depend on the rows beside it.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     Axes,
@@ -40,9 +43,20 @@ CHUNK_BLOCKS = 32
 # product in OpenBLAS (which also stalls all its threads when another process has their cores).
 MATVEC_MAX_GROUP = 8
 
-# On the GPU: query heads that one block computes for one read of K and V, bounded by registers.
-MAX_HEADS_OF_BLOCK = 8
-THREADS = 256
+# On the GPU: query heads that one block computes for one read of K and V.
+MAX_HEADS_OF_TILES = 16  # the rows of a matrix fragment
+MAX_HEADS_OF_VECTORS = 8  # bounded by registers
+MAX_HEAD_DIM_OF_TILES = 256  # bounded by registers
+RING_BYTES = 74 << 10  # shared memory of a block: three fit on a multiprocessor of an H100
+TILE_TOKENS = 16
+UNIT_TOKENS = 64  # a part of a row is whole units
+
+BLOCKS = 396  # three for each multiprocessor of an H100; more items than blocks take turns
+PARTS_OF_ALL_ROWS = 512  # rows are cut so that there are about so many items
+PARTS_OF_ROW = 32  # batch invariant: of a row, by its own length
+LEAST_UNITS = 2  # of a part
+LEAST_UNITS_OF_ROW = 4  # of a part, batch invariant
+FOLD_ROWS = 64  # blocks that fold parts, for each head
 
 
 @quiet
@@ -51,6 +65,7 @@ def reference(
     k_cache: Array,
     v_cache: Array,
     block_tables: Array,
+    row_ids: Array,
     seq_lens: Array,
     *,
     scale: float,
@@ -62,10 +77,11 @@ def reference(
         q: T [rows, q_size], q_size = heads*head_dim.
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
-        block_tables: int32 [rows, max_blocks]; read up to the last block that holds a token.
+        block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
+        row_ids: int32 [rows]; the row's slot, anything in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
-        batch_invariant: changes nothing: a row's bits follow from its own sequence anyway.
+        batch_invariant: changes nothing here: NumPy computes each row alone anyway.
 
     Returns:
         T [rows, q_size].
@@ -74,7 +90,8 @@ def reference(
     out = np.zeros_like(wide)
     for row, seq_len in enumerate(seq_lens.tolist()):
         if seq_len > 0:
-            out[row] = attend_row(wide[row], k_cache, v_cache, block_tables[row], seq_len, scale)
+            table = block_tables[row_ids[row]]
+            out[row] = attend_row(wide[row], k_cache, v_cache, table, seq_len, scale)
     return (store(out, q.dtype),)
 
 
@@ -182,37 +199,51 @@ def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False)
     rows, q_size, block_size = axes["rows"], axes["q_size"], axes["block_size"]
     context = axes.get("context", axes["max_blocks"] * block_size)
     kv_elements = 2 * rows * context * axes["kv_heads"] * axes["head_dim"]
-    index_bytes = 4 * rows * (-(-context // block_size) + 1)
+    index_bytes = 4 * rows * (-(-context // block_size) + 2)
     return Cost(
         (2 * rows * q_size + kv_elements) * DTYPES[dtype].itemsize + index_bytes,
         4 * rows * q_size * context,
     )
 
 
-def launches(
-    axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
-) -> tuple[Launch, ...]:
-    """One block for each row, KV head and part of its query heads."""
-    template, parts = row_template(axes, dtype)
-    return (
-        Launch(
-            function=f"paged_decode_attention<{template}>",
-            grid=(axes["rows"], axes["kv_heads"], parts),
-            block=THREADS,
-            scalars=head_scalars(axes, scale),
-        ),
-    )
+@dataclass(frozen=True)
+class Form:
+    """How a block of the CUDA kernels attends from the query heads of a KV head to some tokens.
+
+    Args:
+        text: the C++ type.
+        threads: of the block.
+        heads: query heads that it computes at a time.
+        shared_bytes: dynamic shared memory of the block.
+    """
+
+    text: str
+    threads: int
+    heads: int
+    shared_bytes: int = 0
 
 
-def row_template(axes: Axes, dtype: str) -> tuple[str, int]:
-    """The template arguments of ``attend_row``, and the parts that a KV head's queries make."""
+def attention_form(axes: Axes, dtype: str) -> Form:
+    """Tensor cores where dtype and head_dim allow it; float32 arithmetic elsewhere."""
     head_dim = axes["head_dim"]
     group = axes["q_size"] // (axes["kv_heads"] * head_dim)
-    parts = -(-group // MAX_HEADS_OF_BLOCK)
-    heads = -(-group // parts)
-    tokens = 4 if heads <= MAX_HEADS_OF_BLOCK // 2 else 2  # loads in flight, bounded by registers
+    itemsize = DTYPES[dtype].itemsize
+    if itemsize == 2 and head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM_OF_TILES:
+        heads = MAX_HEADS_OF_TILES if group > MAX_HEADS_OF_TILES // 2 else MAX_HEADS_OF_TILES // 2
+        stage_bytes = 4 * 2 * TILE_TOKENS * (head_dim + 8) * itemsize  # 4 warps, K and V
+        stages = min(4, max(1, RING_BYTES // stage_bytes))
+        text = f"Tiles<{CUDA_TYPES[dtype]}, {head_dim}, {heads}, {stages}>"
+        return Form(text, 128, heads, stages * stage_bytes)
+    heads = -(-group // -(-group // MAX_HEADS_OF_VECTORS))
+    tokens = 4 if heads <= MAX_HEADS_OF_VECTORS // 2 else 2  # loads in flight, for registers
     width = vector_width(dtype, head_dim)
-    return f"{CUDA_TYPES[dtype]}, {head_dim}, {width}, {heads}, {tokens}, {THREADS}", parts
+    return Form(f"Vectors<{CUDA_TYPES[dtype]}, {head_dim}, {heads}, {width}, {tokens}>", 256, heads)
+
+
+def head_blocks(axes: Axes, form: Form) -> int:
+    """Blocks that all query heads of a token need."""
+    group = axes["q_size"] // (axes["kv_heads"] * axes["head_dim"])
+    return axes["kv_heads"] * -(-group // form.heads)
 
 
 def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
@@ -222,6 +253,59 @@ def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
     return (*(np.int32(size) for size in sizes), np.float32(scale * math.log2(math.e)))
 
 
+def _parts(axes: Axes, form: Form, batch_invariant: bool) -> tuple[int, int]:
+    """How rows are cut: the most parts, of a row or of all rows together, and their least units."""
+    if batch_invariant:
+        return PARTS_OF_ROW, LEAST_UNITS_OF_ROW
+    return -(-PARTS_OF_ALL_ROWS // head_blocks(axes, form)), LEAST_UNITS
+
+
+def _max_items(axes: Axes, form: Form, batch_invariant: bool) -> int:
+    """The most items that any lengths make: parts of rows, times what each part's heads need."""
+    most, least = _parts(axes, form, batch_invariant)
+    longest = -(-axes["max_blocks"] * axes["block_size"] // (least * UNIT_TOKENS))
+    rows = axes["rows"]
+    parts = rows * min(longest, most) if batch_invariant else min(rows * longest, rows + most)
+    return parts * head_blocks(axes, form)
+
+
+def launches(
+    axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
+) -> tuple[Launch, ...]:
+    """Blocks that take items in turn; then, for each head, blocks that fold the parts of rows."""
+    form = attention_form(axes, dtype)
+    kv_heads, group = (size for size in head_scalars(axes, scale)[:2])
+    rows = np.int32(axes["rows"])
+    parts = (np.int32(size) for size in _parts(axes, form, batch_invariant))
+    operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
+    fold_threads = -(-axes["head_dim"] // 32) * 32
+    return (
+        Launch(
+            function=f"paged_decode_attention<{form.text}>",
+            grid=(min(BLOCKS, _max_items(axes, form, batch_invariant)), 1, 1),
+            block=form.threads,
+            scalars=(rows, *head_scalars(axes, scale), np.int32(batch_invariant), *parts),
+            operands=(*operands, WORKSPACE),
+            shared_bytes=form.shared_bytes,
+        ),
+        Launch(
+            function=f"paged_decode_attention_fold<{form.text}, {fold_threads}>",
+            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // axes["head_dim"], 1),
+            block=fold_threads,
+            scalars=(rows, kv_heads, group),
+            operands=("out", WORKSPACE),
+        ),
+    )
+
+
+def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
+    """Two integers a row, then float32 results of each item's heads: columns, highest, total."""
+    form = attention_form(axes, dtype)
+    plan_numbers = -(-2 * axes["rows"] // 64) * 64
+    items = _max_items(axes, form, batch_invariant)
+    return 4 * (plan_numbers + items * form.heads * (axes["head_dim"] + 2))
+
+
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",
     operands=(
@@ -229,7 +313,8 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("q", ("rows", "q_size"), "T"),
         Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
         Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("block_tables", ("rows", "max_blocks"), "int32"),
+        Operand("block_tables", ("slots", "max_blocks"), "int32"),
+        Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
     ),
     reference=reference,
@@ -237,6 +322,7 @@ PAGED_DECODE_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),

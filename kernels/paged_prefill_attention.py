@@ -32,13 +32,15 @@ from cugraphs.kernel import (
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
-    THREADS,
+    LEAST_UNITS_OF_ROW,
+    PARTS_OF_ROW,
     attend_row,
+    attention_form,
     cache_units,
     check_heads,
     gather,
+    head_blocks,
     head_scalars,
-    row_template,
 )
 from .precision import quiet, store, widen
 
@@ -167,13 +169,14 @@ def launches(
     tokens, segments = axes["tokens"], axes["seqs"] + 2
     scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
     if batch_invariant:
-        template, parts = row_template(axes, dtype)
+        form = attention_form(axes, dtype)
         return (
             Launch(
-                function=f"paged_prefill_attention_rows<{template}>",
-                grid=(tokens + segments, axes["kv_heads"], parts),
-                block=THREADS,
-                scalars=scalars,
+                function=f"paged_prefill_attention_rows<{form.text}>",
+                grid=(tokens, head_blocks(axes, form), 1),
+                block=form.threads,
+                scalars=(*scalars[1:], np.int32(PARTS_OF_ROW), np.int32(LEAST_UNITS_OF_ROW)),
+                shared_bytes=form.shared_bytes,
             ),
         )
     kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
