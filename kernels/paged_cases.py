@@ -110,6 +110,7 @@ def decode_case(
     q_scale: float = 1.0,
     scale: float | None = None,
     block_size: int = BLOCK_SIZE,
+    shared_blocks: int = 0,
 ) -> Case:
     """A case of decode attention: one query for each sequence; length 0 is a dead row.
 
@@ -125,10 +126,15 @@ def decode_case(
         q_scale: standard deviation of q.
         scale: of the scores; head_dim**-0.5 by default.
         block_size: of the cache.
+        shared_blocks: so many blocks of every sequence are those that the first one begins with,
+            and the last of them stands in each table twice.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
+        if shared_blocks:
+            tables[:, :shared_blocks] = tables[0, :shared_blocks]
+            tables[:, shared_blocks] = tables[:, shared_blocks - 1]
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
         slots = rng.permutation(len(seq_lens) + 1)[: len(seq_lens)]
         block_tables = np.zeros((len(seq_lens) + 1, tables.shape[1]), np.int32)

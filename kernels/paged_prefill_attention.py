@@ -245,6 +245,9 @@ PAGED_PREFILL_ATTENTION = Kernel(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True
         ),
         prefill_case(
+            "batch_invariant_128", Heads(4, 1, 128), [(600, 2), (300, 1)], batch_invariant=True
+        ),
+        prefill_case(
             "batch_invariant_group_of_9",
             Heads(18, 2, 16),
             [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)],

@@ -165,36 +165,37 @@ def test_rope_cost_by_hand():
 
 @pytest.mark.parametrize("case", PAGED_DECODE_ATTENTION.cases, ids=lambda case: case.name)
 def test_decode_is_dense_softmax_attention(case):
-    q, k_cache, v_cache, tables, seq_lens = inputs(case)
-    (out,) = PAGED_DECODE_ATTENTION.reference(q, k_cache, v_cache, tables, seq_lens, **case.attrs)
-    for row, seq_len in enumerate(seq_lens):
+    q, k_cache, v_cache, tables, row_ids, seq_lens = arrays = inputs(case)
+    (out,) = PAGED_DECODE_ATTENTION.reference(*arrays, **case.attrs)
+    for row, (row_id, seq_len) in enumerate(zip(row_ids, seq_lens, strict=True)):
         expected = np.zeros(q.shape[1])
         if seq_len:
-            expected = dense(q[row], k_cache, v_cache, tables[row], seq_len, case.attrs["scale"])
+            expected = dense(q[row], k_cache, v_cache, tables[row_id], seq_len, case.attrs["scale"])
         np.testing.assert_allclose(out[row], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_decode_of_one_token_is_its_value():
-    _, _, v_cache, tables, _ = arrays = inputs(decode_case("", GQA, [1]))
-    value = v_cache[tables[0, 0], :, 0]
+    _, _, v_cache, tables, (row_id,), _ = arrays = inputs(decode_case("", GQA, [1]))
+    value = v_cache[tables[row_id, 0], :, 0]
     np.testing.assert_array_equal(decode(arrays).reshape(2, 2, 64), value[:, None].repeat(2, 1))
 
 
 def test_decode_of_a_zero_query_is_the_mean_of_the_values():
-    q, k_cache, v_cache, tables, seq_lens = inputs(decode_case("", GQA, [20]))
-    values = np.concatenate([v_cache[tables[0, 0]], v_cache[tables[0, 1], :, :4]], axis=1)
-    out = decode((q * 0, k_cache, v_cache, tables, seq_lens))
+    q, _, v_cache, tables, (row_id,), _ = arrays = inputs(decode_case("", GQA, [20]))
+    first, second = tables[row_id, :2]
+    values = np.concatenate([v_cache[first], v_cache[second, :, :4]], axis=1)
+    out = decode((q * 0, *arrays[1:]))
     expected = values.mean(axis=1)[:, None].repeat(2, 1)
     np.testing.assert_allclose(out.reshape(2, 2, 64), expected, atol=1e-6)
 
 
 def test_decode_of_a_dominant_key_is_its_value_without_overflow():
-    q, k_cache, v_cache, tables, seq_lens = inputs(decode_case("", GQA, [20]))
+    q, k_cache, v_cache, tables, (row_id,), _ = arrays = inputs(decode_case("", GQA, [20]))
     q[:] = 1e3
-    k_cache[tables[0, 1], :, 2] = 1e3  # token 18: a score of 8e6
+    k_cache[tables[row_id, 1], :, 2] = 1e3  # token 18: a score of 8e6
     with np.errstate(all="raise"):
-        out = decode((q, k_cache, v_cache, tables, seq_lens))
-    expected = v_cache[tables[0, 1], :, 2][:, None].repeat(2, 1)
+        out = decode(arrays)
+    expected = v_cache[tables[row_id, 1], :, 2][:, None].repeat(2, 1)
     np.testing.assert_allclose(out.reshape(2, 2, 64), expected, rtol=1e-6)
 
 
@@ -206,7 +207,7 @@ def test_decode_takes_any_block_size():
         v_cache = rng.standard_normal(k_cache.shape).astype(np.float32)
         table = int32([1 + rng.permutation(blocks)])
         q = rng.standard_normal((1, 32)).astype(np.float32)
-        out = decode((q, k_cache, v_cache, table, int32([70])))
+        out = decode((q, k_cache, v_cache, table, int32([0]), int32([70])))
         expected = dense(q[0], k_cache, v_cache, table[0], 70, 0.125)
         np.testing.assert_allclose(out[0], expected, rtol=1e-5, atol=1e-6)
 
@@ -217,12 +218,12 @@ def test_decode_takes_a_numpy_scale_without_widening():
 
 
 def test_decode_does_not_depend_on_where_the_blocks_are():
-    q, k_cache, v_cache, tables, seq_lens = arrays = inputs(decode_case("", GQA, [40, 600]))
+    q, k_cache, v_cache, tables, *rest = arrays = inputs(decode_case("", GQA, [40, 600]))
     to = np.random.default_rng(5).permutation(len(k_cache))
     moved = np.empty_like(k_cache), np.empty_like(v_cache)
     moved[0][to], moved[1][to] = k_cache, v_cache
     np.testing.assert_array_equal(
-        decode((q, *moved, to[tables].astype(np.int32), seq_lens)), decode(arrays)
+        decode((q, *moved, to[tables].astype(np.int32), *rest)), decode(arrays)
     )
 
 
@@ -247,9 +248,9 @@ def test_decode_cost_by_hand():
         "max_blocks": 4,
         "num_blocks": 99,
     }
-    # 17 tokens: q and out, K and V, two table entries and a length a row.
+    # 17 tokens: q and out, K and V, two table entries, a slot and a length a row.
     cost = PAGED_DECODE_ATTENTION.cost({**axes, "context": 17}, "bfloat16", scale=1.0)
-    assert cost == Cost(3 * (2 * 32 * 2 + 2 * 17 * 16 * 2 + 2 * 4 + 4), 3 * 17 * 32 * 4)
+    assert cost == Cost(3 * (2 * 32 * 2 + 2 * 17 * 16 * 2 + 2 * 4 + 8), 3 * 17 * 32 * 4)
     full = PAGED_DECODE_ATTENTION.cost(axes, "bfloat16", scale=1.0)
     assert full == PAGED_DECODE_ATTENTION.cost({**axes, "context": 64}, "bfloat16", scale=1.0)
 
@@ -281,7 +282,8 @@ def test_batch_invariant_prefill_is_decode_bit_for_bit(case, dtype):
     visible = seq_lens[owner] - (starts[owner + 1] - rows) + 1
     expected = np.zeros_like(q)
     if len(owner):
-        expected[rows] = decode((q[rows], k_cache, v_cache, tables[owner], visible), **attrs)
+        given = (q[rows], k_cache, v_cache, tables, int32(owner), visible)
+        expected[rows] = decode(given, **attrs)
     np.testing.assert_array_equal(prefill(arrays, **attrs), expected)
 
 
@@ -310,7 +312,7 @@ def test_prefill_of_many_query_tiles_equals_the_decode_of_each_row():
     case = prefill_case("", Heads(8, 1, 16), [(900, 900)])
     q, k_cache, v_cache, tables, _, _ = arrays = inputs(case)
     rows = int32([0, 1, 35, 36, 37, 511, 898, 899])
-    expected = decode((q[rows], k_cache, v_cache, tables[np.zeros(8, int)], rows + 1))
+    expected = decode((q[rows], k_cache, v_cache, tables, rows * 0, rows + 1))
     np.testing.assert_allclose(prefill(arrays)[rows], expected, rtol=1e-5, atol=1e-5)
 
 
