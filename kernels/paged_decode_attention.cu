@@ -145,43 +145,47 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
   }
 }
 
+constexpr int kFoldThreads = 256;  // at most
+
 // Folds the parts of rows that have several. blockIdx.y is the query head; block x takes the rows x,
 // x + gridDim.x, ...
-template <typename Form, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1) paged_decode_attention_fold(
-    typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
+template <typename T>
+__global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
+    T* __restrict__ out,  // [rows, kv_heads*group*head_dim]
     const float* __restrict__ workspace,
     int rows,
     int kv_heads,
-    int group) {
-  using T = typename Form::Element;
-  constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
+    int group,
+    int head_dim,
+    int heads_of_item) {
   constexpr int kAhead = 8;  // parts that are loaded before they are folded
-  const int head_parts = (group + kHeads - 1) / kHeads;
+  const int head_parts = (group + heads_of_item - 1) / heads_of_item;
   const int kv_head = blockIdx.y / group, head = blockIdx.y % group;
+  const int item_in_part = kv_head * head_parts + head / heads_of_item;
   const int* plan = reinterpret_cast<const int*>(workspace);
-  const float* partials = workspace + partials_at(rows) + head % kHeads * (kHeadDim + 2);
+  const long long item_floats = static_cast<long long>(heads_of_item) * (head_dim + 2);
+  const long long part_floats = item_floats * kv_heads * head_parts;
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-    const int first_item = plan[2 * row] + kv_head * head_parts + head / kHeads;
     const int count = plan[2 * row + 1];
     if (count == 1) continue;
-    for (int column = threadIdx.x; column < kHeadDim; column += kThreads) {
+    const float* of_row = workspace + partials_at(rows) +
+                          (plan[2 * row] + item_in_part) * item_floats +
+                          head % heads_of_item * (head_dim + 2);
+    for (int column = threadIdx.x; column < head_dim; column += blockDim.x) {
       Attended all = nothing();
       for (int first = 0; first < count; first += kAhead) {
         Attended next[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
-          const long long item = first_item + static_cast<long long>(min(first + i, count - 1)) *
-                                                  kv_heads * head_parts;
-          const float* partial = partials + item * kHeads * (kHeadDim + 2);
-          next[i] = {partial[kHeadDim], partial[kHeadDim + 1], partial[column]};
+          const float* partial = of_row + min(first + i, count - 1) * part_floats;
+          next[i] = {partial[head_dim], partial[head_dim + 1], partial[column]};
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           if (first + i < count) fold<T>(all, next[i]);
         }
       }
-      out[(static_cast<long long>(row) * gridDim.y + blockIdx.y) * kHeadDim + column] =
+      out[(static_cast<long long>(row) * gridDim.y + blockIdx.y) * head_dim + column] =
           from_float<T>(all.sum / all.total);
     }
   }

@@ -31,7 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .launch_shapes import vector_width
+from .launch_shapes import block_threads, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -273,26 +273,24 @@ def launches(
     axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
 ) -> tuple[Launch, ...]:
     """Blocks that take items in turn; then, for each head, blocks that fold the parts of rows."""
-    form = attention_form(axes, dtype)
-    kv_heads, group = (size for size in head_scalars(axes, scale)[:2])
-    rows = np.int32(axes["rows"])
+    form, head_dim = attention_form(axes, dtype), axes["head_dim"]
+    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
     parts = (np.int32(size) for size in _parts(axes, form, batch_invariant))
     operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
-    fold_threads = -(-axes["head_dim"] // 32) * 32
     return (
         Launch(
             function=f"paged_decode_attention<{form.text}>",
             grid=(min(BLOCKS, _max_items(axes, form, batch_invariant)), 1, 1),
             block=form.threads,
-            scalars=(rows, *head_scalars(axes, scale), np.int32(batch_invariant), *parts),
+            scalars=(rows, kv_heads, group, *others, np.int32(batch_invariant), *parts),
             operands=(*operands, WORKSPACE),
             shared_bytes=form.shared_bytes,
         ),
         Launch(
-            function=f"paged_decode_attention_fold<{form.text}, {fold_threads}>",
-            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // axes["head_dim"], 1),
-            block=fold_threads,
-            scalars=(rows, kv_heads, group),
+            function=f"paged_decode_attention_fold<{CUDA_TYPES[dtype]}>",
+            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
+            block=block_threads(head_dim),
+            scalars=(rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads)),
             operands=("out", WORKSPACE),
         ),
     )
