@@ -17,11 +17,10 @@ struct Parts {
   int count, tokens;
 };
 
-// Cuts a row evenly so that `work` units would make at most `most` parts, of `least` units or more.
+// Cuts a row into parts of so many units that `work` units would make at most `most` parts, and of at
+// least `least` units.
 __device__ __forceinline__ Parts cut_row(int length, int work, int most, int least) {
   const int units = max(1, units_of(length));
   const int size = max(least, (work + most - 1) / most);
-  const int wanted = (units + size - 1) / size;
-  const int each = (units + wanted - 1) / wanted;
-  return {(units + each - 1) / each, each * kUnitTokens};
+  return {(units + size - 1) / size, size * kUnitTokens};
 }

@@ -13,30 +13,6 @@
 // the parts of a row together in their order.
 #include "attend_row.cuh"
 
-// The sum of v over the threads before this one; `all` is the sum over the block. The whole block
-// calls it; the barrier at the end lets it be called again.
-template <int kThreads>
-__device__ __forceinline__ int sum_before(int v, int& all) {
-  __shared__ int warp_sums[kThreads / 32];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int sum = v;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-    if (lane >= offset) sum += other;
-  }
-  if (lane == 31) warp_sums[warp] = sum;
-  __syncthreads();
-  int before = sum - v;
-  all = 0;
-  for (int w = 0; w < kThreads / 32; ++w) {
-    if (w < warp) before += warp_sums[w];
-    all += warp_sums[w];
-  }
-  __syncthreads();
-  return before;
-}
-
 // The workspace: for each row, its first item and its parts; then, of each item of a row with several
 // parts, the results of its heads: a sum for each column, the highest score, the total.
 __device__ __forceinline__ long long partials_at(int rows) {
@@ -66,29 +42,38 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     int least_units) {
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim, kThreads = Form::kThreads;
+  let_next_kernel_start();
   const int head_parts = (group + kHeads - 1) / kHeads;
   const int items_of_part = kv_heads * head_parts;
   int* plan = reinterpret_cast<int*>(workspace);
   float* partials = workspace + partials_at(rows);
 
-  // Each thread has some rows one after the other.
-  const int rows_of_thread = (rows + kThreads - 1) / kThreads;
-  const int first_row = min(static_cast<int>(threadIdx.x) * rows_of_thread, rows);
-  const int end_row = min(first_row + rows_of_thread, rows);
-  int units = 0, all_units = 0;
-  for (int row = first_row; row < end_row; ++row) units += units_of(seq_lens[row]);
-  sum_before<kThreads>(units, all_units);
+  // Every warp makes the whole list, so that none waits for another. Each lane has some rows one after
+  // the other.
+  const int lane = threadIdx.x % 32, rows_of_lane = (rows + 31) / 32;
+  const int first_row = min(lane * rows_of_lane, rows);
+  const int end_row = min(first_row + rows_of_lane, rows);
+  const int first_row_id = first_row < rows ? row_ids[first_row] : 0;
+  int all_units = 0;
+  for (int row = first_row; row < end_row; ++row) all_units += units_of(seq_lens[row]);
+  all_units = __reduce_add_sync(0xffffffffu, all_units);
   const auto parts_of = [&](int length) {
     const int work = by_own_length ? units_of(length) : all_units;
     return cut_row(length, work, most_parts, least_units);
   };
-  int items = 0, all_items = 0;
+  int items = 0;
   for (int row = first_row; row < end_row; ++row) {
     items += parts_of(seq_lens[row]).count * items_of_part;
   }
-  const int first_item = sum_before<kThreads>(items, all_items);
-  if (blockIdx.x == 0) {
-    int item = first_item;
+  int end_item = items;  // of the lane, and of those before
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int before = __shfl_up_sync(0xffffffffu, end_item, offset);
+    if (lane >= offset) end_item += before;
+  }
+  const int all_items = __shfl_sync(0xffffffffu, end_item, 31);
+  if (blockIdx.x == 0 && threadIdx.x < 32) {
+    int item = end_item - items;
     for (int row = first_row; row < end_row; ++row) {
       const int count = parts_of(seq_lens[row]).count;
       plan[2 * row] = item;
@@ -97,23 +82,27 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     }
   }
 
-  __shared__ int found_row, found_at;
   for (int item = blockIdx.x; item < all_items; item += gridDim.x) {
-    if (first_item <= item && item < first_item + items) {
-      int row = first_row, at = item - first_item;
-      for (; row < end_row - 1; ++row) {
-        const int items_of_row = parts_of(seq_lens[row]).count * items_of_part;
-        if (at < items_of_row) break;
-        at -= items_of_row;
+    const unsigned later = __ballot_sync(0xffffffffu, item < end_item);
+    const int owner = __ffs(later) - 1;  // the first lane whose items end after this one
+    int row = first_row, row_id = first_row_id, length = 0, at_item = item - (end_item - items);
+    if (lane == owner) {
+      length = seq_lens[row];
+      for (; row < end_row - 1; length = seq_lens[row]) {
+        const int items_of_row = parts_of(length).count * items_of_part;
+        if (at_item < items_of_row) break;
+        at_item -= items_of_row;
+        row_id = row_ids[++row];
       }
-      found_row = row;
-      found_at = at;
     }
-    __syncthreads();
-    const int row = found_row, part = found_at / items_of_part;
-    const int kv_head = found_at % items_of_part / head_parts;
-    const int first_head = found_at % head_parts * kHeads;
-    const int heads = min(kHeads, group - first_head), length = seq_lens[row];
+    row = __shfl_sync(0xffffffffu, row, owner);
+    row_id = __shfl_sync(0xffffffffu, row_id, owner);
+    length = __shfl_sync(0xffffffffu, length, owner);
+    at_item = __shfl_sync(0xffffffffu, at_item, owner);
+    const int part = at_item / items_of_part;
+    const int kv_head = at_item % items_of_part / head_parts;
+    const int first_head = at_item % head_parts * kHeads;
+    const int heads = min(kHeads, group - first_head);
     const long long at =
         ((static_cast<long long>(row) * kv_heads + kv_head) * group + first_head) * kHeadDim;
     const Parts parts = parts_of(length);
@@ -122,7 +111,6 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
       for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads) {
         out[at + i] = from_float<T>(0.0f);
       }
-      __syncthreads();  // before the next item's row is written
       continue;
     }
     float* partial = partials + static_cast<long long>(item) * kHeads * (kHeadDim + 2);
@@ -139,9 +127,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
       }
     };
     Form::attend(
-        store, q + at, k_cache, v_cache,
-        block_tables + static_cast<long long>(row_ids[row]) * max_blocks, begin, end, heads,
-        kv_head, kv_heads, block_size, scale_log2);
+        store, q + at, k_cache, v_cache, block_tables + static_cast<long long>(row_id) * max_blocks,
+        begin, end, heads, kv_head, kv_heads, block_size, scale_log2);
   }
 }
 
@@ -158,7 +145,8 @@ __global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
     int group,
     int head_dim,
     int heads_of_item) {
-  constexpr int kAhead = 8;  // parts that are loaded before they are folded
+  wait_for_previous_kernel();
+  constexpr int kAhead = 16;  // parts that are loaded before they are folded
   const int head_parts = (group + heads_of_item - 1) / heads_of_item;
   const int kv_head = blockIdx.y / group, head = blockIdx.y % group;
   const int item_in_part = kv_head * head_parts + head / heads_of_item;

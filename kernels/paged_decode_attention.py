@@ -292,6 +292,7 @@ def launches(
             block=block_threads(head_dim),
             scalars=(rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads)),
             operands=("out", WORKSPACE),
+            programmatic=True,
         ),
     )
 
