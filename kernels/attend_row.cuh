@@ -17,10 +17,17 @@ struct Parts {
   int count, tokens;
 };
 
-// Cuts a row into parts of so many units that `work` units would make at most `most` parts, and of at
-// least `least` units.
-__device__ __forceinline__ Parts cut_row(int length, int work, int most, int least) {
-  const int units = max(1, units_of(length));
-  const int size = max(least, (work + most - 1) / most);
-  return {(units + size - 1) / size, size * kUnitTokens};
+// What rows are cut by: the size of a part, in units, follows from the work, which is the units of the
+// row alone or of all rows together.
+struct Cut {
+  int few;    // parts that the work makes while they are no larger than `enough`
+  int many;   // parts that it makes at most
+  int least;  // units of a part
+  int enough;
+};
+
+__device__ __forceinline__ Parts cut_row(int length, int work, const Cut& cut) {
+  const int few = min(cut.enough, (work + cut.few - 1) / cut.few);
+  const int size = max(cut.least, max(few, (work + cut.many - 1) / cut.many));
+  return {(max(1, units_of(length)) + size - 1) / size, size * kUnitTokens};
 }

@@ -6,17 +6,66 @@
 // enter the tensor cores as two numbers of T. A dead row (length 0) gives zeros, and its row_id is
 // not used. Blocks of the table after the last token are not read, nor slots after it.
 //
-// The grid knows the largest sizes only, so every block reads seq_lens and works out the same list of
+// The grid knows the largest sizes only, so every warp reads seq_lens and works out the same list of
 // items: a row's part, a KV head, and up to Form::kHeads of its query heads, which share one read of
-// K and V. Block b takes the items b, b + gridDim.x, ... Rows are cut so that all rows together make
-// enough items for every GPU, or, batch invariant, by their own length alone; a second launch folds
-// the parts of a row together in their order.
+// K and V. Block b takes item b first, then the next one that is left, as long as there are any: some
+// multiprocessors are faster than others. Rows are cut so that all rows together make enough items,
+// or, batch invariant, by their own length alone. The block that finishes a row's last part folds its
+// parts together, in their order. A first launch clears the counters that this takes.
 #include "attend_row.cuh"
 
-// The workspace: for each row, its first item and its parts; then, of each item of a row with several
-// parts, the results of its heads: a sum for each column, the highest score, the total.
-__device__ __forceinline__ long long partials_at(int rows) {
-  return (static_cast<long long>(rows) * 2 + 63) / 64 * 64;
+// The workspace: the number of items that were taken, beyond the first of each block; for each row
+// and set of heads, the number of parts that are done; then, from 256 bytes on, for each item of a row
+// with several parts the results of its heads: highest score, total, 2 floats that are not used, and
+// a sum for each column.
+__device__ __forceinline__ long long counters_of(int rows, int head_sets) {
+  return 1 + static_cast<long long>(rows) * head_sets;
+}
+constexpr int kSumsAt = 4;
+
+__global__ void __launch_bounds__(256)
+    paged_decode_attention_clear(int* __restrict__ workspace, int counters) {
+  let_next_kernel_start();
+  const int at = blockIdx.x * 256 + threadIdx.x;
+  if (at < counters) workspace[at] = 0;
+}
+
+// Folds the parts of some heads of a row, whose results lie part_floats apart, and stores them.
+template <typename Form>
+__device__ __forceinline__ void fold_parts(
+    typename Form::Element* __restrict__ out,  // [heads, head_dim]
+    const float* partials,
+    int count,
+    long long part_floats,
+    int heads) {
+  using T = typename Form::Element;
+  constexpr int kHeadDim = Form::kHeadDim, kColumns = kHeadDim % 4 == 0 ? 4 : 1;
+  constexpr int kAhead = 8;  // parts that are loaded before they are folded
+  using Columns = Pack<float, kColumns>;
+  for (int at = threadIdx.x * kColumns; at < heads * kHeadDim; at += Form::kThreads * kColumns) {
+    const float* of_head = partials + at / kHeadDim * (kHeadDim + kSumsAt);
+    Attended<kColumns> all;
+    for (int first = 0; first < count; first += kAhead) {
+      Attended<kColumns> next[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const float* partial = of_head + min(first + i, count - 1) * part_floats;
+        const auto columns = *reinterpret_cast<const Columns*>(partial + kSumsAt + at % kHeadDim);
+        next[i].highest = partial[0];
+        next[i].total = partial[1];
+#pragma unroll
+        for (int k = 0; k < kColumns; ++k) next[i].sums[k] = columns.v[k];
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i < count) fold<T, kColumns>(all, next[i]);
+      }
+    }
+    Pack<T, kColumns> result;
+#pragma unroll
+    for (int k = 0; k < kColumns; ++k) result.v[k] = from_float<T>(all.sums[k] / all.total);
+    *reinterpret_cast<Pack<T, kColumns>*>(out + at) = result;
+  }
 }
 
 template <typename Form>
@@ -38,15 +87,17 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     int max_blocks,
     float scale_log2,  // scale * log2(e)
     int by_own_length,
-    int most_parts,  // of a row that is cut by its own length; otherwise of all rows together
-    int least_units) {
+    int few_parts,
+    int many_parts,
+    int least_units,
+    int enough_units) {
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim, kThreads = Form::kThreads;
-  let_next_kernel_start();
-  const int head_parts = (group + kHeads - 1) / kHeads;
-  const int items_of_part = kv_heads * head_parts;
-  int* plan = reinterpret_cast<int*>(workspace);
-  float* partials = workspace + partials_at(rows);
+  wait_for_previous_kernel();
+  const int sets_of_kv_head = (group + kHeads - 1) / kHeads, head_sets = kv_heads * sets_of_kv_head;
+  int* taken = reinterpret_cast<int*>(workspace);
+  int* done = taken + 1;  // [rows, head_sets]
+  float* partials = workspace + (counters_of(rows, head_sets) + 63) / 64 * 64;
 
   // Every warp makes the whole list, so that none waits for another. Each lane has some rows one after
   // the other.
@@ -59,11 +110,11 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
   all_units = __reduce_add_sync(0xffffffffu, all_units);
   const auto parts_of = [&](int length) {
     const int work = by_own_length ? units_of(length) : all_units;
-    return cut_row(length, work, most_parts, least_units);
+    return cut_row(length, work, {few_parts, many_parts, least_units, enough_units});
   };
   int items = 0;
   for (int row = first_row; row < end_row; ++row) {
-    items += parts_of(seq_lens[row]).count * items_of_part;
+    items += parts_of(seq_lens[row]).count * head_sets;
   }
   int end_item = items;  // of the lane, and of those before
 #pragma unroll
@@ -72,24 +123,20 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     if (lane >= offset) end_item += before;
   }
   const int all_items = __shfl_sync(0xffffffffu, end_item, 31);
-  if (blockIdx.x == 0 && threadIdx.x < 32) {
-    int item = end_item - items;
-    for (int row = first_row; row < end_row; ++row) {
-      const int count = parts_of(seq_lens[row]).count;
-      plan[2 * row] = item;
-      plan[2 * row + 1] = count;
-      item += count * items_of_part;
-    }
-  }
 
-  for (int item = blockIdx.x; item < all_items; item += gridDim.x) {
+  __shared__ int next_item, parts_done;
+  int item = blockIdx.x;
+  while (item < all_items) {
+    int next = 0;  // known long before it is needed
+    if (threadIdx.x == 0) next = gridDim.x + atomicAdd(taken, 1);
+
     const unsigned later = __ballot_sync(0xffffffffu, item < end_item);
     const int owner = __ffs(later) - 1;  // the first lane whose items end after this one
     int row = first_row, row_id = first_row_id, length = 0, at_item = item - (end_item - items);
     if (lane == owner) {
       length = seq_lens[row];
       for (; row < end_row - 1; length = seq_lens[row]) {
-        const int items_of_row = parts_of(length).count * items_of_part;
+        const int items_of_row = parts_of(length).count * head_sets;
         if (at_item < items_of_row) break;
         at_item -= items_of_row;
         row_id = row_ids[++row];
@@ -99,9 +146,9 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     row_id = __shfl_sync(0xffffffffu, row_id, owner);
     length = __shfl_sync(0xffffffffu, length, owner);
     at_item = __shfl_sync(0xffffffffu, at_item, owner);
-    const int part = at_item / items_of_part;
-    const int kv_head = at_item % items_of_part / head_parts;
-    const int first_head = at_item % head_parts * kHeads;
+    const int part = at_item / head_sets, head_set = at_item % head_sets;
+    const int kv_head = head_set / sets_of_kv_head;
+    const int first_head = head_set % sets_of_kv_head * kHeads;
     const int heads = min(kHeads, group - first_head);
     const long long at =
         ((static_cast<long long>(row) * kv_heads + kv_head) * group + first_head) * kHeadDim;
@@ -111,70 +158,43 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
       for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads) {
         out[at + i] = from_float<T>(0.0f);
       }
-      continue;
-    }
-    float* partial = partials + static_cast<long long>(item) * kHeads * (kHeadDim + 2);
-    const auto store = [&](int head, int column, const Attended& all) {
-      if (parts.count == 1) {
-        out[at + head * kHeadDim + column] = from_float<T>(all.sum / all.total);
-        return;
-      }
-      float* of_head = partial + head * (kHeadDim + 2);
-      of_head[column] = all.sum;
-      if (column == 0) {
-        of_head[kHeadDim] = all.highest;
-        of_head[kHeadDim + 1] = all.total;
-      }
-    };
-    Form::attend(
-        store, q + at, k_cache, v_cache, block_tables + static_cast<long long>(row_id) * max_blocks,
-        begin, end, heads, kv_head, kv_heads, block_size, scale_log2);
-  }
-}
-
-constexpr int kFoldThreads = 256;  // at most
-
-// Folds the parts of rows that have several. blockIdx.y is the query head; block x takes the rows x,
-// x + gridDim.x, ...
-template <typename T>
-__global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
-    T* __restrict__ out,  // [rows, kv_heads*group*head_dim]
-    const float* __restrict__ workspace,
-    int rows,
-    int kv_heads,
-    int group,
-    int head_dim,
-    int heads_of_item) {
-  wait_for_previous_kernel();
-  constexpr int kAhead = 16;  // parts that are loaded before they are folded
-  const int head_parts = (group + heads_of_item - 1) / heads_of_item;
-  const int kv_head = blockIdx.y / group, head = blockIdx.y % group;
-  const int item_in_part = kv_head * head_parts + head / heads_of_item;
-  const int* plan = reinterpret_cast<const int*>(workspace);
-  const long long item_floats = static_cast<long long>(heads_of_item) * (head_dim + 2);
-  const long long part_floats = item_floats * kv_heads * head_parts;
-  for (int row = blockIdx.x; row < rows; row += gridDim.x) {
-    const int count = plan[2 * row + 1];
-    if (count == 1) continue;
-    const float* of_row = workspace + partials_at(rows) +
-                          (plan[2 * row] + item_in_part) * item_floats +
-                          head % heads_of_item * (head_dim + 2);
-    for (int column = threadIdx.x; column < head_dim; column += blockDim.x) {
-      Attended all = nothing();
-      for (int first = 0; first < count; first += kAhead) {
-        Attended next[kAhead];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          const float* partial = of_row + min(first + i, count - 1) * part_floats;
-          next[i] = {partial[head_dim], partial[head_dim + 1], partial[column]};
+    } else {
+      const long long item_floats = kHeads * (kHeadDim + kSumsAt);
+      float* partial = partials + item * item_floats;
+      const auto store = [&](int head, int column, const Attended<1>& all) {
+        if (parts.count == 1) {
+          out[at + head * kHeadDim + column] = from_float<T>(all.sums[0] / all.total);
+          return;
         }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (first + i < count) fold<T>(all, next[i]);
+        float* of_head = partial + head * (kHeadDim + kSumsAt);
+        of_head[kSumsAt + column] = all.sums[0];
+        if (column == 0) {
+          of_head[0] = all.highest;
+          of_head[1] = all.total;
+        }
+      };
+      Form::attend(
+          store, q + at, k_cache, v_cache,
+          block_tables + static_cast<long long>(row_id) * max_blocks, begin, end, heads, kv_head,
+          kv_heads, block_size, scale_log2);
+      if (parts.count > 1) {
+        __threadfence();  // the parts' results before their number
+        __syncthreads();
+        if (threadIdx.x == 0) {
+          parts_done = atomicAdd(done + static_cast<long long>(row) * head_sets + head_set, 1) + 1;
+        }
+        __syncthreads();
+        if (parts_done == parts.count) {
+          __threadfence();  // their number before the parts' results
+          fold_parts<Form>(
+              out + at, partial - part * head_sets * item_floats, parts.count,
+              head_sets * item_floats, heads);
         }
       }
-      out[(static_cast<long long>(row) * gridDim.y + blockIdx.y) * head_dim + column] =
-          from_float<T>(all.sum / all.total);
     }
+    if (threadIdx.x == 0) next_item = next;
+    __syncthreads();
+    item = next_item;
+    __syncthreads();  // before it is written again
   }
 }

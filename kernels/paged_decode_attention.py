@@ -31,7 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -44,19 +44,23 @@ CHUNK_BLOCKS = 32
 MATVEC_MAX_GROUP = 8
 
 # On the GPU: query heads that one block computes for one read of K and V.
-MAX_HEADS_OF_TILES = 16  # the rows of a matrix fragment
+MAX_HEADS_OF_TILES = 16  # the rows of a matrix fragment; half of them for large heads
 MAX_HEADS_OF_VECTORS = 8  # bounded by registers
-MAX_HEAD_DIM_OF_TILES = 256  # bounded by registers
+MAX_HEAD_DIM_OF_TILES = 256  # bounded by registers, as is what counts as a large head
+LARGE_HEAD_DIM = 128
 RING_BYTES = 74 << 10  # shared memory of a block: three fit on a multiprocessor of an H100
 TILE_TOKENS = 16
 UNIT_TOKENS = 64  # a part of a row is whole units
 
-BLOCKS = 396  # three for each multiprocessor of an H100; more items than blocks take turns
-PARTS_OF_ALL_ROWS = 512  # rows are cut so that there are about so many items
-PARTS_OF_ROW = 32  # batch invariant: of a row, by its own length
-LEAST_UNITS = 2  # of a part
-LEAST_UNITS_OF_ROW = 4  # of a part, batch invariant
-FOLD_ROWS = 64  # blocks that fold parts, for each head
+BLOCKS = 396  # three for each multiprocessor of an H100; they share out the items that there are
+
+# How rows are cut into parts. All rows together make about FEW_ITEMS, until parts have ENOUGH_UNITS;
+# then more, and no more than MANY_ITEMS. Batch invariant, a row makes at most PARTS_OF_ROW.
+FEW_ITEMS = 256
+MANY_ITEMS = 2048
+LEAST_UNITS = 2
+ENOUGH_UNITS = 4
+PARTS_OF_ROW = 32
 
 
 @quiet
@@ -229,7 +233,8 @@ def attention_form(axes: Axes, dtype: str) -> Form:
     group = axes["q_size"] // (axes["kv_heads"] * head_dim)
     itemsize = DTYPES[dtype].itemsize
     if itemsize == 2 and head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM_OF_TILES:
-        heads = MAX_HEADS_OF_TILES if group > MAX_HEADS_OF_TILES // 2 else MAX_HEADS_OF_TILES // 2
+        half = MAX_HEADS_OF_TILES // 2
+        heads = half if group <= half or head_dim > LARGE_HEAD_DIM else MAX_HEADS_OF_TILES
         stage_bytes = 4 * 2 * TILE_TOKENS * (head_dim + 8) * itemsize  # 4 warps, K and V
         stages = min(4, max(1, RING_BYTES // stage_bytes))
         text = f"Tiles<{CUDA_TYPES[dtype]}, {head_dim}, {heads}, {stages}>"
@@ -240,8 +245,8 @@ def attention_form(axes: Axes, dtype: str) -> Form:
     return Form(f"Vectors<{CUDA_TYPES[dtype]}, {head_dim}, {heads}, {width}, {tokens}>", 256, heads)
 
 
-def head_blocks(axes: Axes, form: Form) -> int:
-    """Blocks that all query heads of a token need."""
+def head_sets(axes: Axes, form: Form) -> int:
+    """Sets of query heads that share a read of K and V: one or more for each KV head."""
     group = axes["q_size"] // (axes["kv_heads"] * axes["head_dim"])
     return axes["kv_heads"] * -(-group // form.heads)
 
@@ -253,56 +258,63 @@ def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
     return (*(np.int32(size) for size in sizes), np.float32(scale * math.log2(math.e)))
 
 
-def _parts(axes: Axes, form: Form, batch_invariant: bool) -> tuple[int, int]:
-    """How rows are cut: the most parts, of a row or of all rows together, and their least units."""
+def _cut(axes: Axes, form: Form, batch_invariant: bool) -> tuple[int, int, int, int]:
+    """What ``cut_row`` takes: few and many parts of the work, and the least and enough units."""
     if batch_invariant:
-        return PARTS_OF_ROW, LEAST_UNITS_OF_ROW
-    return -(-PARTS_OF_ALL_ROWS // head_blocks(axes, form)), LEAST_UNITS
+        return PARTS_OF_ROW, PARTS_OF_ROW, ENOUGH_UNITS, ENOUGH_UNITS
+    few, many = (-(-items // head_sets(axes, form)) for items in (FEW_ITEMS, MANY_ITEMS))
+    return few, many, LEAST_UNITS, ENOUGH_UNITS
 
 
 def _max_items(axes: Axes, form: Form, batch_invariant: bool) -> int:
     """The most items that any lengths make: parts of rows, times what each part's heads need."""
-    most, least = _parts(axes, form, batch_invariant)
+    _, many, least, _ = _cut(axes, form, batch_invariant)
     longest = -(-axes["max_blocks"] * axes["block_size"] // (least * UNIT_TOKENS))
     rows = axes["rows"]
-    parts = rows * min(longest, most) if batch_invariant else min(rows * longest, rows + most)
-    return parts * head_blocks(axes, form)
+    parts = rows * min(longest, many) if batch_invariant else min(rows * longest, rows + many)
+    return parts * head_sets(axes, form)
+
+
+def _counters(axes: Axes, form: Form) -> int:
+    """How many items are taken; how many parts are done, for each row and set of heads."""
+    return 1 + axes["rows"] * head_sets(axes, form)
 
 
 def launches(
     axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
 ) -> tuple[Launch, ...]:
-    """Blocks that take items in turn; then, for each head, blocks that fold the parts of rows."""
-    form, head_dim = attention_form(axes, dtype), axes["head_dim"]
-    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
-    parts = (np.int32(size) for size in _parts(axes, form, batch_invariant))
+    """Clear the counters; then blocks that share out the items."""
+    form = attention_form(axes, dtype)
+    counters = _counters(axes, form)
+    cut = (np.int32(size) for size in _cut(axes, form, batch_invariant))
+    rows = np.int32(axes["rows"])
     operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
     return (
+        Launch(
+            function="paged_decode_attention_clear",
+            grid=(-(-counters // 256), 1, 1),
+            block=256,
+            scalars=(np.int32(counters),),
+            operands=(WORKSPACE,),
+        ),
         Launch(
             function=f"paged_decode_attention<{form.text}>",
             grid=(min(BLOCKS, _max_items(axes, form, batch_invariant)), 1, 1),
             block=form.threads,
-            scalars=(rows, kv_heads, group, *others, np.int32(batch_invariant), *parts),
+            scalars=(rows, *head_scalars(axes, scale), np.int32(batch_invariant), *cut),
             operands=(*operands, WORKSPACE),
             shared_bytes=form.shared_bytes,
-        ),
-        Launch(
-            function=f"paged_decode_attention_fold<{CUDA_TYPES[dtype]}>",
-            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
-            block=block_threads(head_dim),
-            scalars=(rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads)),
-            operands=("out", WORKSPACE),
             programmatic=True,
         ),
     )
 
 
 def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
-    """Two integers a row, then float32 results of each item's heads: columns, highest, total."""
+    """The counters; then float32 results of each item's heads: highest, total, columns."""
     form = attention_form(axes, dtype)
-    plan_numbers = -(-2 * axes["rows"] // 64) * 64
+    counters = -(-_counters(axes, form) // 64) * 64
     items = _max_items(axes, form, batch_invariant)
-    return 4 * (plan_numbers + items * form.heads * (axes["head_dim"] + 2))
+    return 4 * (counters + items * form.heads * (axes["head_dim"] + 4))
 
 
 PAGED_DECODE_ATTENTION = Kernel(

@@ -295,20 +295,21 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
   // What the parts so far give; two copies of what all threads of a head read, so that one can be
   // read while the other is written.
   __shared__ float sums[kHeads][kHeadDim], highest[2][kHeads], totals[2][kHeads];
-  const Parts parts = cut_row(length, units_of(length), most_parts, least_units);
+  const Parts parts =
+      cut_row(length, units_of(length), {most_parts, most_parts, least_units, least_units});
   for (int part = 0; part < parts.count; ++part) {
     const int begin = part * parts.tokens, end = min(begin + parts.tokens, length);
-    const auto add = [&](int head, int column, const Attended& next) {
-      Attended all = nothing();
+    const auto add = [&](int head, int column, const Attended<1>& next) {
+      Attended<1> all;
       if (part > 0) {
-        all = {highest[part % 2][head], totals[part % 2][head], sums[head][column]};
+        all = {highest[part % 2][head], totals[part % 2][head], {sums[head][column]}};
       }
-      fold<T>(all, next);
+      fold<T, 1>(all, next);
       if (part == parts.count - 1) {
-        out[at + head * kHeadDim + column] = from_float<T>(all.sum / all.total);
+        out[at + head * kHeadDim + column] = from_float<T>(all.sums[0] / all.total);
         return;
       }
-      sums[head][column] = all.sum;
+      sums[head][column] = all.sums[0];
       if (column == 0) {
         highest[(part + 1) % 2][head] = all.highest;
         totals[(part + 1) % 2][head] = all.total;

@@ -32,15 +32,15 @@ from cugraphs.kernel import (
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
-    LEAST_UNITS_OF_ROW,
+    ENOUGH_UNITS,
     PARTS_OF_ROW,
     attend_row,
     attention_form,
     cache_units,
     check_heads,
     gather,
-    head_blocks,
     head_scalars,
+    head_sets,
 )
 from .precision import quiet, store, widen
 
@@ -173,9 +173,9 @@ def launches(
         return (
             Launch(
                 function=f"paged_prefill_attention_rows<{form.text}>",
-                grid=(tokens, head_blocks(axes, form), 1),
+                grid=(tokens, head_sets(axes, form), 1),
                 block=form.threads,
-                scalars=(*scalars[1:], np.int32(PARTS_OF_ROW), np.int32(LEAST_UNITS_OF_ROW)),
+                scalars=(*scalars[1:], np.int32(PARTS_OF_ROW), np.int32(ENOUGH_UNITS)),
                 shared_bytes=form.shared_bytes,
             ),
         )
