@@ -7,27 +7,13 @@
 
 constexpr int kUnitTokens = 64;  // parts are whole units: a tile for each warp of `Tiles`
 
+// An empty row has a unit too, so that somebody writes its zeros.
 __device__ __forceinline__ int units_of(int length) {
-  return (max(length, 0) + kUnitTokens - 1) / kUnitTokens;
+  return (max(length, 1) + kUnitTokens - 1) / kUnitTokens;
 }
 
-// How a row is cut: into `count` parts of `tokens` tokens, the last one shorter. An empty row has one
-// part.
-struct Parts {
-  int count, tokens;
-};
-
-// What rows are cut by: the size of a part, in units, follows from the work, which is the units of the
-// row alone or of all rows together.
-struct Cut {
-  int few;    // parts that the work makes while they are no larger than `enough`
-  int many;   // parts that it makes at most
-  int least;  // units of a part
-  int enough;
-};
-
-__device__ __forceinline__ Parts cut_row(int length, int work, const Cut& cut) {
-  const int few = min(cut.enough, (work + cut.few - 1) / cut.few);
-  const int size = max(cut.least, max(few, (work + cut.many - 1) / cut.many));
-  return {(max(1, units_of(length)) + size - 1) / size, size * kUnitTokens};
+// Units of a part of a row that is cut by its own length alone: at most max_parts parts, of min_units
+// units or more.
+__device__ __forceinline__ int units_of_part(int units, int max_parts, int min_units) {
+  return max(min_units, (units + max_parts - 1) / max_parts);
 }

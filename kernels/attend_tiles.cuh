@@ -66,7 +66,7 @@ struct Tiles {
   static_assert(kHeadDim % 16 == 0 && (kHeads == 8 || kHeads == 16), "whole fragments");
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
 
-  // Calls result(head, column, Attended<1>) for every head < heads and column, each in one thread, with
+  // Calls result(head, column, Attended) for every head < heads and column, each in one thread, with
   // what the tokens begin to end - 1 of the sequence give. begin is a multiple of 16. The whole
   // block calls it; may be called again at once. Tokens from end on are not read.
   template <typename Result>
@@ -273,7 +273,7 @@ struct Tiles {
 #pragma unroll 4
     for (int at = threadIdx.x; at < heads * kHeadDim; at += kThreads) {
       const int head = at / kHeadDim, column = at % kHeadDim;
-      Attended<1> all;
+      Attended all = nothing();
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) all.highest = fmaxf(all.highest, warp_highest[w][head]);
 #pragma unroll
@@ -281,7 +281,7 @@ struct Tiles {
         const float scale = exp2_for<T>(warp_highest[w][head] - all.highest);
         const float sum = block_sums[w * (kRing / 2) + head * kSumsStride + column];
         all.total = fmaf(warp_totals[w][head], scale, all.total);
-        all.sums[0] = fmaf(sum, scale, all.sums[0]);
+        all.sum = fmaf(sum, scale, all.sum);
       }
       result(head, column, all);
     }

@@ -35,7 +35,7 @@ struct Vectors {
   static constexpr int kStreams = kThreads / kLanes;
   static constexpr int kWarps = kThreads / 32;
 
-  // Calls result(head, column, Attended<1>) for every head < heads and column, each in one thread, with
+  // Calls result(head, column, Attended) for every head < heads and column, each in one thread, with
   // what the tokens begin to end - 1 of the sequence give. The whole block calls it; may be called
   // again at once. Tokens from end on are not read.
   template <typename Result>
@@ -179,9 +179,9 @@ struct Vectors {
       }
       __syncthreads();
       for (int column = threadIdx.x; column < kHeadDim; column += kThreads) {
-        Attended<1> all;
+        Attended all = nothing();
         for (int w = 0; w < kWarps; ++w) {
-          fold<T, 1>(all, {warp_highest[w], warp_totals[w], {warp_sums[w][column]}});
+          fold<T>(all, {warp_highest[w], warp_totals[w], warp_sums[w][column]});
         }
         if (h < heads) result(h, column, all);
       }

@@ -7,22 +7,21 @@
 
 constexpr float kLowest = -3.402823466e38f;  // below every score
 
-// Some columns of a head's result.
-template <int kColumns>
+// One column of a head's result.
 struct Attended {
-  float highest = kLowest, total = 0.0f, sums[kColumns] = {};  // of no token
+  float highest, total, sum;
 };
+
+// Of no token.
+__device__ __forceinline__ Attended nothing() { return {kLowest, 0.0f, 0.0f}; }
 
 // Adds what comes later. What could be contracted is spelled out, so that the bits are the same in
 // every kernel that does this in the same order.
-template <typename T, int kColumns>
-__device__ __forceinline__ void fold(Attended<kColumns>& all, const Attended<kColumns>& next) {
+template <typename T>
+__device__ __forceinline__ void fold(Attended& all, const Attended& next) {
   const float best = fmaxf(all.highest, next.highest);
   const float keep = exp2_for<T>(all.highest - best), scale = exp2_for<T>(next.highest - best);
   all.highest = best;
   all.total = fmaf(next.total, scale, __fmul_rn(all.total, keep));
-#pragma unroll
-  for (int k = 0; k < kColumns; ++k) {
-    all.sums[k] = fmaf(next.sums[k], scale, __fmul_rn(all.sums[k], keep));
-  }
+  all.sum = fmaf(next.sum, scale, __fmul_rn(all.sum, keep));
 }

@@ -31,7 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .launch_shapes import vector_width
+from .launch_shapes import block_threads, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -52,15 +52,14 @@ RING_BYTES = 74 << 10  # shared memory of a block: three fit on a multiprocessor
 TILE_TOKENS = 16
 UNIT_TOKENS = 64  # a part of a row is whole units
 
-BLOCKS = 396  # three for each multiprocessor of an H100; they share out the items that there are
+BLOCKS = 396  # three for each multiprocessor of an H100; each takes an equal share of the work
+MIN_UNITS_OF_SHARE = 2  # less is not worth a block
 
-# How rows are cut into parts. All rows together make about FEW_ITEMS, until parts have ENOUGH_UNITS;
-# then more, and no more than MANY_ITEMS. Batch invariant, a row makes at most PARTS_OF_ROW.
-FEW_ITEMS = 256
-MANY_ITEMS = 2048
-LEAST_UNITS = 2
-ENOUGH_UNITS = 4
+# Batch invariant, a row is cut by its own length: into so many parts, unless they were too small.
 PARTS_OF_ROW = 32
+MIN_UNITS_OF_PART = 4
+
+FOLD_ROWS = 64  # blocks that fold the parts of rows, for each head
 
 
 @quiet
@@ -258,63 +257,55 @@ def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
     return (*(np.int32(size) for size in sizes), np.float32(scale * math.log2(math.e)))
 
 
-def _cut(axes: Axes, form: Form, batch_invariant: bool) -> tuple[int, int, int, int]:
-    """What ``cut_row`` takes: few and many parts of the work, and the least and enough units."""
+def cut_scalars(batch_invariant: bool) -> tuple[np.generic, ...]:
+    """max_parts and min_units, which say how rows are cut."""
     if batch_invariant:
-        return PARTS_OF_ROW, PARTS_OF_ROW, ENOUGH_UNITS, ENOUGH_UNITS
-    few, many = (-(-items // head_sets(axes, form)) for items in (FEW_ITEMS, MANY_ITEMS))
-    return few, many, LEAST_UNITS, ENOUGH_UNITS
+        return np.int32(PARTS_OF_ROW), np.int32(MIN_UNITS_OF_PART)
+    return np.int32(0), np.int32(MIN_UNITS_OF_SHARE)
 
 
-def _max_items(axes: Axes, form: Form, batch_invariant: bool) -> int:
-    """The most items that any lengths make: parts of rows, times what each part's heads need."""
-    _, many, least, _ = _cut(axes, form, batch_invariant)
-    longest = -(-axes["max_blocks"] * axes["block_size"] // (least * UNIT_TOKENS))
-    rows = axes["rows"]
-    parts = rows * min(longest, many) if batch_invariant else min(rows * longest, rows + many)
-    return parts * head_sets(axes, form)
-
-
-def _counters(axes: Axes, form: Form) -> int:
-    """How many items are taken; how many parts are done, for each row and set of heads."""
-    return 1 + axes["rows"] * head_sets(axes, form)
+def _blocks(axes: Axes, form: Form) -> int:
+    """Blocks, of which each has something to do where all rows are as long as they can be."""
+    units = -(-axes["max_blocks"] * axes["block_size"] // UNIT_TOKENS)
+    return min(BLOCKS, axes["rows"] * head_sets(axes, form) * units)
 
 
 def launches(
     axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
 ) -> tuple[Launch, ...]:
-    """Clear the counters; then blocks that share out the items."""
-    form = attention_form(axes, dtype)
-    counters = _counters(axes, form)
-    cut = (np.int32(size) for size in _cut(axes, form, batch_invariant))
-    rows = np.int32(axes["rows"])
+    """Blocks that share out the work; then, for each head, blocks that fold the parts of rows."""
+    form, head_dim = attention_form(axes, dtype), axes["head_dim"]
+    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
+    cut = cut_scalars(batch_invariant)
     operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
     return (
         Launch(
-            function="paged_decode_attention_clear",
-            grid=(-(-counters // 256), 1, 1),
-            block=256,
-            scalars=(np.int32(counters),),
-            operands=(WORKSPACE,),
-        ),
-        Launch(
             function=f"paged_decode_attention<{form.text}>",
-            grid=(min(BLOCKS, _max_items(axes, form, batch_invariant)), 1, 1),
+            grid=(_blocks(axes, form), 1, 1),
             block=form.threads,
-            scalars=(rows, *head_scalars(axes, scale), np.int32(batch_invariant), *cut),
+            scalars=(rows, kv_heads, group, *others, *cut),
             operands=(*operands, WORKSPACE),
             shared_bytes=form.shared_bytes,
+        ),
+        Launch(
+            function=f"paged_decode_attention_fold<{CUDA_TYPES[dtype]}>",
+            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
+            block=block_threads(head_dim),
+            scalars=(rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads), *cut),
+            operands=("out", "seq_lens", WORKSPACE),
             programmatic=True,
         ),
     )
 
 
 def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
-    """The counters; then float32 results of each item's heads: highest, total, columns."""
-    form = attention_form(axes, dtype)
-    counters = -(-_counters(axes, form) // 64) * 64
-    items = _max_items(axes, form, batch_invariant)
-    return 4 * (counters + items * form.heads * (axes["head_dim"] + 4))
+    """Where rows begin; then float32 results of parts of rows, for each head of their set."""
+    form, rows = attention_form(axes, dtype), axes["rows"]
+    plan = -(-(rows + 1) // 64) * 64
+    places = 2 * _blocks(axes, form)
+    if batch_invariant:
+        places = rows * head_sets(axes, form) * PARTS_OF_ROW
+    return 4 * (plan + places * form.heads * (axes["head_dim"] + 2))
 
 
 PAGED_DECODE_ATTENTION = Kernel(

@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
     int block_size,
     int max_blocks,
     float scale_log2,  // scale * log2(e)
-    int most_parts,
-    int least_units) {
+    int max_parts,
+    int min_units) {
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
   const int token = blockIdx.x;
@@ -295,21 +295,22 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
   // What the parts so far give; two copies of what all threads of a head read, so that one can be
   // read while the other is written.
   __shared__ float sums[kHeads][kHeadDim], highest[2][kHeads], totals[2][kHeads];
-  const Parts parts =
-      cut_row(length, units_of(length), {most_parts, most_parts, least_units, least_units});
-  for (int part = 0; part < parts.count; ++part) {
-    const int begin = part * parts.tokens, end = min(begin + parts.tokens, length);
-    const auto add = [&](int head, int column, const Attended<1>& next) {
-      Attended<1> all;
+  const int units = units_of(length), part_units = units_of_part(units, max_parts, min_units);
+  const int parts = (units + part_units - 1) / part_units;
+  for (int part = 0; part < parts; ++part) {
+    const int begin = part * part_units * kUnitTokens;
+    const int end = min(begin + part_units * kUnitTokens, length);
+    const auto add = [&](int head, int column, const Attended& next) {
+      Attended all = nothing();
       if (part > 0) {
-        all = {highest[part % 2][head], totals[part % 2][head], {sums[head][column]}};
+        all = {highest[part % 2][head], totals[part % 2][head], sums[head][column]};
       }
-      fold<T, 1>(all, next);
-      if (part == parts.count - 1) {
-        out[at + head * kHeadDim + column] = from_float<T>(all.sums[0] / all.total);
+      fold<T>(all, next);
+      if (part == parts - 1) {
+        out[at + head * kHeadDim + column] = from_float<T>(all.sum / all.total);
         return;
       }
-      sums[head][column] = all.sums[0];
+      sums[head][column] = all.sum;
       if (column == 0) {
         highest[(part + 1) % 2][head] = all.highest;
         totals[(part + 1) % 2][head] = all.total;

@@ -32,12 +32,11 @@ from cugraphs.kernel import (
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
-    ENOUGH_UNITS,
-    PARTS_OF_ROW,
     attend_row,
     attention_form,
     cache_units,
     check_heads,
+    cut_scalars,
     gather,
     head_scalars,
     head_sets,
@@ -175,7 +174,7 @@ def launches(
                 function=f"paged_prefill_attention_rows<{form.text}>",
                 grid=(tokens, head_sets(axes, form), 1),
                 block=form.threads,
-                scalars=(*scalars[1:], np.int32(PARTS_OF_ROW), np.int32(ENOUGH_UNITS)),
+                scalars=(*scalars[1:], *cut_scalars(batch_invariant)),
                 shared_bytes=form.shared_bytes,
             ),
         )
