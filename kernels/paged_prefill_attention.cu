@@ -288,40 +288,82 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   }
 }
 
-// The batch-invariant form: each token alone, by the function that decode uses, so with its bits.
-// blockIdx.x is the token (as a tile of one token), blockIdx.y the KV head, blockIdx.z the part of its
-// query heads.
-template <typename T, int kHeadDim, int kWidth, int kHeads, int kTokens, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1) paged_prefill_attention_rows(
-    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+// The batch-invariant form: each token alone, cut and folded as decode does by its own length, so with
+// its bits. blockIdx.x is the token, blockIdx.y the KV head and the part of its query heads. A block
+// takes all parts of its token, one after the other.
+template <typename Form>
+__global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_rows(
+    typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
+    const typename Form::
+        Element* __restrict__ k_cache,  // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::
+        Element* __restrict__ v_cache,        // [num_blocks, kv_heads, block_size, head_dim]
     const int* __restrict__ block_tables,     // [slots, max_blocks]
     const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
-    int tokens,
     int seqs,
     int kv_heads,
     int group,
     int block_size,
     int max_blocks,
-    float scale_log2) {  // scale * log2(e)
-  const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, 1, 1);
-  if (tile.first_row >= tile.chunk) return;
-  const int kv_head = blockIdx.y, first_head = blockIdx.z * kHeads;
+    float scale_log2,  // scale * log2(e)
+    int max_parts,
+    int min_units) {
+  using T = typename Form::Element;
+  constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
+  const int token = blockIdx.x;
+  int low = 0, high = seqs;  // the last chunk that begins with this token or an earlier one
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (query_start_loc[middle + 1] <= token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool owned = low < seqs && query_start_loc[low] <= token;
+  const int length = owned ? seq_lens[low] - (query_start_loc[low + 1] - token) + 1 : 0;
+
+  const int head_parts = (group + kHeads - 1) / kHeads;
+  const int kv_head = blockIdx.y / head_parts, first_head = blockIdx.y % head_parts * kHeads;
   const int heads = min(kHeads, group - first_head);
-  const long long token = tile.chunk_start + tile.first_row;
-  const long long at = ((token * kv_heads + kv_head) * group + first_head) * kHeadDim;
-  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq] - tile.chunk + tile.first_row + 1;
+  const long long at =
+      ((static_cast<long long>(token) * kv_heads + kv_head) * group + first_head) * kHeadDim;
   if (length <= 0) {
-    for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads)
+    for (int i = threadIdx.x; i < heads * kHeadDim; i += Form::kThreads) {
       out[at + i] = from_float<T>(0.0f);
+    }
     return;
   }
-  attend_row<T, kHeadDim, kWidth, kHeads, kTokens, kThreads>(
-      out + at, q + at, k_cache, v_cache,
-      block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks, length, heads,
-      kv_head, kv_heads, block_size, scale_log2);
+  // What the parts so far give; two copies of what all threads of a head read, so that one can be
+  // read while the other is written.
+  __shared__ float sums[kHeads][kHeadDim], highest[2][kHeads], totals[2][kHeads];
+  const int units = units_of(length), part_units = units_of_part(units, max_parts, min_units);
+  const int parts = (units + part_units - 1) / part_units;
+  for (int part = 0; part < parts; ++part) {
+    const int begin = part * part_units * kUnitTokens;
+    const int end = min(begin + part_units * kUnitTokens, length);
+    const auto add = [&](int head, int column, const Attended& next) {
+      Attended all = nothing();
+      if (part > 0) {
+        all = {highest[part % 2][head], totals[part % 2][head], sums[head][column]};
+      }
+      fold<T>(all, next);
+      if (part == parts - 1) {
+        out[at + head * kHeadDim + column] = from_float<T>(all.sum / all.total);
+        return;
+      }
+      sums[head][column] = all.sum;
+      if (column == 0) {
+        highest[(part + 1) % 2][head] = all.highest;
+        totals[(part + 1) % 2][head] = all.total;
+      }
+    };
+    Form::attend(
+        add, q + at, k_cache, v_cache,
+        block_tables + static_cast<long long>(slot_ids[low]) * max_blocks, begin, end, heads,
+        kv_head, kv_heads, block_size, scale_log2);
+  }
 }

@@ -35,13 +35,14 @@ from cugraphs.kernel import (
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
-    THREADS,
     attend_row,
+    attention_form,
     cache_units,
     check_heads,
+    cut_scalars,
     gather,
     head_scalars,
-    row_template,
+    head_sets,
 )
 from .precision import quiet, store, widen
 
@@ -182,13 +183,14 @@ def launches(
     group, cuda_type = axes["q_size"] // (kv_heads * head_dim), CUDA_TYPES[dtype]
     scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
     if batch_invariant:
-        template, parts = row_template(axes, dtype)
+        form = attention_form(axes, dtype)
         return (
             Launch(
-                function=f"paged_prefill_attention_rows<{template}>",
-                grid=(tokens + segments, kv_heads, parts),
-                block=THREADS,
-                scalars=scalars,
+                function=f"paged_prefill_attention_rows<{form.text}>",
+                grid=(tokens, head_sets(axes, form), 1),
+                block=form.threads,
+                scalars=(*scalars[1:], *cut_scalars(batch_invariant)),
+                shared_bytes=form.shared_bytes,
             ),
         )
     if takes_tensor_cores(dtype, head_dim, block_size):
@@ -291,6 +293,9 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("decode_rows_in_between", Heads(8, 2, 32), [(300, 1), (70, 70), (900, 1)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True
+        ),
+        prefill_case(
+            "batch_invariant_128", Heads(4, 1, 128), [(600, 2), (300, 1)], batch_invariant=True
         ),
         prefill_case(
             "batch_invariant_group_of_9",
