@@ -194,16 +194,17 @@ def launches(
             ),
         )
     if takes_tensor_cores(dtype, head_dim, block_size):
-        rows, keys = mma_tile(head_dim)
+        form, (rows, keys) = attention_form(axes, dtype), mma_tile(head_dim)
         tiles = tokens * group // rows + segments
+        tile_bytes = 2 * (rows + 2 * keys) * (head_dim + 8) + 4 * rows
         sizes = (tokens, axes["seqs"], kv_heads, group, block_size.bit_length() - 1)
         return (
             Launch(
-                function=f"paged_prefill_attention<{cuda_type}, {head_dim}, {rows // 64}, {keys}>",
-                grid=(tiles * kv_heads, 1, 1),
+                function=f"paged_prefill_attention<{form.text}, {rows // 64}, {keys}>",
+                grid=(axes["seqs"] * head_sets(axes, form) + tiles * kv_heads, 1, 1),
                 block=TILE_THREADS,
                 scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
-                shared_bytes=2 * (rows + 2 * keys) * (head_dim + 8) + 4 * rows,
+                shared_bytes=max(tile_bytes, form.shared_bytes),
             ),
         )
     stride = -(-head_dim // 4) * 4 + 4
