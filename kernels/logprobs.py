@@ -15,6 +15,7 @@ Rounding: in float32 (float64 when the logits are float64), one rounding at the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     Axes,
@@ -34,10 +36,19 @@ from cugraphs.kernel import (
     compute_dtype,
 )
 
-from .launch_shapes import vector_width
+from .benchmark_sizes import VOCAB
 from .precision import quiet, widen
-from .row_order import MAX_CANDIDATES, ROW_THREADS, SCRATCH_BYTES, check_vocab
+from .row_order import (
+    MAX_CANDIDATES,
+    SCRATCH_BYTES,
+    THREADS,
+    blocks_per_row,
+    check_vocab,
+    row_width,
+)
 from .sample import largest
+
+_WORK_BYTES = 43 * 1024  # of a row: sizeof(ListWork), rounded up
 
 
 @quiet
@@ -108,16 +119,30 @@ def cost(axes: Axes, dtype: str, *, max_logprobs: int) -> Cost:
     return Cost(rows * (vocab * DTYPES[dtype].itemsize + row_bytes), 4 * rows * vocab)
 
 
+def workspace(axes: Axes, dtype: str, *, max_logprobs: int) -> int:
+    """What the launches hand on of each row."""
+    return axes["rows"] * _WORK_BYTES
+
+
 def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]:
-    """One block a row."""
-    vocab = axes["vocab"]
+    """Two launches in which blocks share the chunks of a row; in the last a block has a row."""
+    rows, vocab = axes["rows"], axes["vocab"]
+    template = f"<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>"
+    grid = (blocks_per_row(rows, vocab), rows, 1)
+    sizes = (np.int32(vocab), np.int32(max_logprobs))
+    given = ("logits", "token_ids", "target_ids", "num_logprobs", WORKSPACE)
+    results = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")
     return (
+        Launch(f"logprobs_extents{template}", grid, THREADS, sizes, given),
+        Launch(f"logprobs_sums{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(
-            function=f"logprobs<{CUDA_TYPES[dtype]}, {vector_width(dtype, vocab)}>",
-            grid=(axes["rows"], 1, 1),
-            block=ROW_THREADS,
-            scalars=(np.int32(vocab), np.int32(max_logprobs)),
+            f"logprobs_list{template}",
+            (rows, 1, 1),
+            THREADS,
+            sizes,
+            (*results, *given),
             shared_bytes=SCRATCH_BYTES,
+            programmatic=True,
         ),
     )
 
@@ -131,6 +156,8 @@ def _case(
     banned: float = 0.0,
     broken: bool = False,
     max_logprobs: int = 20,
+    rows: int = 12,
+    wanted: Sequence[int] = (),
 ) -> Case:
     """Make 12 rows that want -1 to ``max_logprobs`` tokens beside a sampled or a given target.
 
@@ -142,16 +169,18 @@ def _case(
         banned: share of the tokens that have a logit of -inf.
         broken: give some rows NaN, +inf or only -inf.
         max_logprobs: columns of the list.
+        rows: of the step.
+        wanted: by rows 0, 1, ..., repeating; by default from -1, a row that wants nothing.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        rows = 12
+        default = (-1, 0, 1, max_logprobs // 2, max_logprobs)
         logits = rng.normal(scale=scale, size=(rows, vocab))
         if levels:
             logits = rng.integers(levels, size=(rows, vocab)).astype(np.float64)
         logits[rng.random((rows, vocab)) < banned] = -np.inf
         logits[:, rng.integers(vocab)] = 1.0  # no row is without a token by chance
-        num_logprobs = np.resize(np.array([-1, 0, 1, max_logprobs // 2, max_logprobs]), rows)
+        num_logprobs = np.resize(np.array(wanted or default), rows)
         logits[num_logprobs < 0] = np.nan
         token_ids = rng.integers(vocab, size=rows)
         if broken:
@@ -187,6 +216,7 @@ LOGPROBS = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     cases=(
         _case("random", 1000),
         _case("nearly_flat", 1000, scale=1e-3),
@@ -201,4 +231,5 @@ LOGPROBS = Kernel(
         _case("large_vocab", 128_256),
         _case("many_ties", 20_000, levels=1),  # more than a block sorts
     ),
+    benchmarks=(_case("64x128256_top_20", VOCAB, rows=64, wanted=[20]),),
 )

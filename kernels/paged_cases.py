@@ -153,7 +153,8 @@ def decode_case(
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
         return q, k_cache, v_cache, *in_slots(rng, tables, seq_lens), int32(seq_lens)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
+    attrs = shape.attention_attrs(batch_invariant, scale)
+    return Case(name, make, attrs, round(float(np.mean(seq_lens))))
 
 
 def prefill_case(
@@ -192,4 +193,5 @@ def prefill_case(
         where = in_slots(rng, tables, seq_lens)
         return q, k_cache, v_cache, *where, int32(seq_lens), int32(starts)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
+    attrs = shape.attention_attrs(batch_invariant, scale)
+    return Case(name, make, attrs, round(float(np.mean(seq_lens))))

@@ -31,6 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MODELS
 from .launch_shapes import block_threads, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
@@ -370,5 +371,10 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
         decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
+    ),
+    benchmarks=(
+        decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),
+        decode_case("8b_16x8192", MODELS["8b"].heads, [8192] * 16),
+        decode_case("8b_64x1024", MODELS["8b"].heads, [1024] * 64),
     ),
 )

@@ -32,6 +32,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
@@ -307,4 +308,5 @@ PAGED_PREFILL_ATTENTION = Kernel(
             batch_invariant=True,
         ),
     ),
+    benchmarks=(prefill_case("8b_8192", MODELS["8b"].heads, [(8192, 8192)]),),
 )

@@ -12,6 +12,7 @@ import math
 import mmap
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from cugraphs.kernel import (
     Launch,
     Operand,
 )
+from cugraphs.kernels.adjust_logits import adjust_logits
 from cugraphs.kernels.paged_cases import BLOCK_SIZE
 from cugraphs.testing import ORDERS, case_arrays
 
@@ -174,25 +176,51 @@ def fused_norm_is_add_then_norm(kernels: Kernels) -> None:
             assert_same_bits(what, run(fused, [a, b, weight], case.attrs), [total, out])
 
 
+def rows_stand_alone(name: str) -> Identity:
+    """A row has the same bits alone and among others."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for case in (_case(kernel, "odd"), _case(kernel, "smollm2")):
+            for dtype in CUDA_TYPES:
+                arrays = case_arrays(kernel, case, dtype)
+                whole = run(kernel, arrays, case.attrs)
+                for rows in (slice(0, 1), slice(2, 5)):
+                    part = [array[rows] if array.ndim == 2 else array for array in arrays]
+                    what = f"{name} {case.name} rows {rows} {dtype}"
+                    found = run(kernel, part, case.attrs)
+                    assert_same_bits(what, found, [out[rows] for out in whole])
+
+    check.__name__ = "rows_stand_alone"
+    return check
+
+
 def linear_rows_stand_alone(kernels: Kernels) -> None:
-    """With batch_invariant, a row's bits do not depend on how many rows are beside it."""
-    linear = kernels["linear"]
-    x, weight, bias = case_arrays(linear, _case(linear, "batch_invariant_tiles"), "bfloat16")
-    for dtype in ("bfloat16", "float32"):
-        wide = [array.astype(DTYPES[dtype]) for array in (x, weight, bias)]
-        (whole,) = run(linear, wide, {"batch_invariant": True})
-        for rows in (slice(0, 1), slice(4, 6), slice(1, 5), slice(16, 19), slice(2, 14)):
-            (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
-            assert_same_bits(f"linear rows {rows} {dtype}", [part], [whole[rows]])
+    """With batch_invariant, a row's bits do not depend on how many rows are beside it.
+
+    With parts and without, with rows of 16-byte vectors and of single elements.
+    """
+    linear, rng = kernels["linear"], np.random.default_rng(0)
+    for in_features, out_features in ((1304, 65), (136, 129), (77, 40), (40, 8200)):
+        x = rng.standard_normal((300, in_features), np.float32)
+        weight = rng.standard_normal((out_features, in_features), np.float32)
+        for dtype in ("bfloat16", "float32"):
+            wide = [array.astype(DTYPES[dtype]) for array in (x, weight, weight[:, 0])]
+            (whole,) = run(linear, wide, {"batch_invariant": True})
+            for first, count in ((5, 1), (99, 3), (7, 16), (64, 17), (1, 32), (65, 64), (150, 130)):
+                rows = slice(first, first + count)
+                (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
+                what = f"linear {in_features} x {out_features} {dtype} rows {first} + {count}"
+                assert_same_bits(what, [part], [whole[rows]])
 
 
-def few_rows_of_linear_are_batch_invariant(kernels: Kernels) -> None:
-    """Up to 4 rows our own kernel runs anyway, with the same bits with and without the flag."""
-    linear = kernels["linear"]
-    case = _case(linear, "four_rows_bias")
-    arrays = case_arrays(linear, case, "bfloat16")
-    invariant = run(linear, arrays, {"batch_invariant": True})
-    assert_same_bits("linear four_rows_bias", run(linear, arrays, {}), invariant)
+def few_rows_of_linear_have_the_bits_of_one(kernels: Kernels) -> None:
+    """Up to 4 rows one order of additions serves any number of them."""
+    linear, rng = kernels["linear"], np.random.default_rng(0)
+    x, weight = (rng.standard_normal((rows, 2600), np.float32) for rows in (4, 9))
+    (whole,) = run(linear, [x, weight], {})
+    for rows in (slice(0, 1), slice(1, 3), slice(1, 4)):
+        assert_same_bits(f"linear rows {rows}", run(linear, [x[rows], weight], {}), [whole[rows]])
 
 
 def decode_rows_stand_alone(kernels: Kernels) -> None:
@@ -381,6 +409,90 @@ def listed_target_agrees(kernels: Kernels) -> None:
     assert found, "logprobs: no case has a target that is listed"
 
 
+# The logits that the launches of SAMPLE see: written out, row by row.
+ADJUSTED_PROBE = """
+#include "{source}"
+template <typename T, int kWidth>
+__global__ void adjusted_probe(float* out, unsigned char* workspace) {{
+  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
+  if (!work.request.is_live) return;
+  float* row = out + static_cast<long long>(blockIdx.y) * work.row.vocab;
+  for_each_chunk<T, kWidth>(work.row, [&](const Chunk<T, kWidth>& chunk) {{
+    chunk.visit([&](float logit, int id, int) {{ row[id] = logit; }});
+  }});
+}}
+"""
+
+
+def adjusted_bits(kernels: Kernels) -> None:
+    """Biases, bans and penalties have the bits of their reference, which rounds each operation."""
+    sample = kernels["sample"]
+    assert sample.source is not None and sample.launches is not None
+
+    def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+        assert sample.launches is not None
+        first = sample.launches(axes, dtype)[0]
+        assert isinstance(first, Launch)
+        probe = first.function.replace("sample_extents", "adjusted_probe")
+        return (first, Launch(probe, first.grid, first.block, (), ("adjusted", WORKSPACE)))
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "adjusted_probe.cu"
+        source.write_text(ADJUSTED_PROBE.format(source=sample.source), "utf-8")
+        adjusted = Operand("adjusted", ("rows", "vocab"), "float32", Access.WRITE)
+        probe = replace(
+            sample,
+            name="adjusted_probe",
+            operands=(adjusted, *sample.supplied),
+            source=source,
+            launches=launches,
+            cases=(),
+        )
+        for name in ("everything", "several_chunks", "odd_vocab_penalised", "stops", "frequency"):
+            for dtype in CUDA_TYPES:
+                arrays = case_arrays(sample, _case(sample, name), dtype)
+                counts, logits, row_ids, positions, *asked = (array.copy() for array in arrays)
+                expected = adjust_logits(logits, row_ids, positions, counts, *asked[:7])
+                for checked in (False, True):
+                    (found,) = emulate(probe, [a.copy() for a in arrays], {}, checked=checked)
+                    live = row_ids >= 0
+                    same = found[live] == expected[live]
+                    assert same.all(), f"sample {name} {dtype}: not the bits of adjust_logits"
+
+
+def blocks_share_rows(name: str) -> Identity:
+    """A row has the same bits whether one block takes all of its chunks or each has its own."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        assert kernel.launches is not None
+
+        def launches(axes: Axes, dtype: str, **scalars: Any) -> tuple[Launch, ...]:
+            assert kernel.launches is not None
+            found = kernel.launches(axes, dtype, **scalars)
+            return tuple(
+                replace(launch, grid=(1, *launch.grid[1:])) if launch.grid[1] > 1 else launch
+                for launch in found
+                if isinstance(launch, Launch)
+            )
+
+        alone = replace(kernel, launches=launches)
+        shared = 0
+        for case in kernel.cases:
+            arrays = case_arrays(kernel, case, "bfloat16")
+            _, bound = bind_launches(kernel, arrays, case.attrs)
+            first = bound[0]
+            assert isinstance(first, Launch)
+            shared += first.grid[0] > 1
+            if 1 < first.grid[0] < 4:
+                both = [run(which, arrays, case.attrs) for which in (kernel, alone)]
+                assert_same_bits(f"{name} {case.name} with a block a row", both[1], both[0])
+        assert shared, f"{name}: no case has rows of several chunks"
+
+    check.__name__ = "blocks_share_rows"
+    return check
+
+
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
@@ -391,19 +503,21 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     "rms_norm": (
         orders_agree("rms_norm"),
         rounded_once("rms_norm"),
+        rows_stand_alone("rms_norm"),
         block_sums_may_follow_each_other,
         fused_norm_is_add_then_norm,
     ),
     "add_rms_norm": (
         orders_agree("add_rms_norm"),
         rounded_once("add_rms_norm"),
+        rows_stand_alone("add_rms_norm"),
         fused_norm_is_add_then_norm,
     ),
     "linear": (
         orders_agree("linear"),
         rounded_once("linear"),
         linear_rows_stand_alone,
-        few_rows_of_linear_are_batch_invariant,
+        few_rows_of_linear_have_the_bits_of_one,
     ),
     "rope_append": (
         orders_agree("rope_append"),
@@ -429,8 +543,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("silu_and_mul"),
         rounded_once("silu_and_mul"),
     ),
-    "adjust_logits": (orders_agree("adjust_logits"), reference_bits("adjust_logits")),
-    "sample": (orders_agree("sample"),),
-    "logprobs": (orders_agree("logprobs"), listed_target_agrees),
+    "sample": (orders_agree("sample"), adjusted_bits, blocks_share_rows("sample")),
+    "logprobs": (orders_agree("logprobs"), listed_target_agrees, blocks_share_rows("logprobs")),
 }
 """What is asked of each kernel, by its name."""

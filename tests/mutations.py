@@ -205,28 +205,25 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "embedding",
         "embedding.cu",
-        ("a dead row reads row -1", "if (id >= 0) values", "values"),
-        ("token 0 is taken for a dead row", "if (id >= 0)", "if (id > 0)"),
-        ("no guard after the row's end", "if (column >= vectors) return;", ""),
+        ("a dead row reads row -1", "if (id >= 0 && column", "if (column"),
+        ("token 0 is taken for a dead row", "if (id >= 0 &&", "if (id > 0 &&"),
+        ("reads after the row's end", "if (id >= 0 && column < vectors)", "if (id >= 0)"),
+        ("writes after the row's end", "if (column < vectors) target", "target"),
+        ("row stride in elements, not vectors", "+ id * vectors;", "+ id * hidden;"),
         (
-            "row stride in elements, not vectors",
-            "[id * vectors + column]",
-            "[id * hidden + column]",
+            "the block's part of a row ignored",
+            "blockIdx.y * (kLoads * kThreads) + threadIdx.x",
+            "threadIdx.x",
         ),
-        ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
-        (
-            "a dead row is left as it was",
-            "Vector values = zeros<T, kWidth>();\n",
-            "Vector values;\n",
-        ),
+        ("a dead row is left as it was", "    values[u] = zeros<T, kWidth>();\n", ""),
     ),
     *_bugs(
         "embedding",
         "embedding.py",
         (
             "grid rounded down: the last part of a long row is missing",
-            "-(-(hidden // width) // threads)",
-            "max(1, hidden // width // threads)",
+            "-(-vectors // (threads * loads))",
+            "max(1, vectors // (threads * loads))",
         ),
     ),
     # -------------------------------------------------------------------------------------- add
@@ -271,8 +268,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("mean over the vectors", "(sum) / hidden", "(sum) / vectors"),
         (
             "rounded before the weight, as Hugging Face does",
-            "to_float(values.v[k]) * scale *",
-            "to_float(from_float<T>(to_float(values.v[k]) * scale)) *",
+            "to_float(held[h].v[k]) * scale *",
+            "to_float(from_float<T>(to_float(held[h].v[k]) * scale)) *",
         ),
         (
             "squares in the operands' dtype",
@@ -287,13 +284,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("weight of the thread, not of the vector", "weights[i]", "weights[threadIdx.x]"),
         (
             "the last vector is not in the sum",
-            "i < vectors; i += kThreads) {\n    const Vector values = x_row[i];",
-            "i < vectors - 1; i += kThreads) {\n    const Vector values = x_row[i];",
+            "if (h * kThreads + threadIdx.x < vectors)",
+            "if (h * kThreads + threadIdx.x < vectors - 1)",
         ),
         (
             "only the first vector of a thread is written",
-            "gains = weights[i];\n",
-            "gains = weights[i];\n    if (i >= kThreads) break;\n",
+            "if (i < vectors) {\n      Vector result;",
+            "if (i < vectors && h == 0) {\n      Vector result;",
+        ),
+        (
+            "vectors of a thread side by side where they are loaded",
+            "const int i = h * kThreads + threadIdx.x;\n    if (i < vectors) held[h]",
+            "const int i = threadIdx.x * kHeld + h;\n    if (i < vectors) held[h]",
         ),
         (
             "32-bit offset of a row",
@@ -301,6 +303,15 @@ MUTATIONS: tuple[Mutation, ...] = (
             "blockIdx.x * hidden",
         ),
         ("only the sum of the own warp", "block_sum<kThreads>(sum)", "lanes_sum<32>(sum)"),
+    ),
+    *_bugs(
+        "rms_norm",
+        "launch_shapes.py",
+        (
+            "a vector too few held by a thread",
+            "return threads, -(-vectors // threads)",
+            "return threads, max(1, vectors // threads)",
+        ),
     ),
     *_bugs(
         "rms_norm",
@@ -348,8 +359,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "add_rms_norm.cu",
         (
             "the unrounded sum is squared",
-            "const float value = to_float(held[h].v[k]);",
-            "const float value = to_float(left.v[k]) + to_float(right.v[k]);",
+            "held[h].v[k] = from_float<T>(to_float(held[h].v[k]) + to_float(right[h].v[k]));\n"
+            "        const float value = to_float(held[h].v[k]);",
+            "const float value = to_float(held[h].v[k]) + to_float(right[h].v[k]);\n"
+            "        held[h].v[k] = from_float<T>(value);",
         ),
         (
             "sum stored at the thread's first vector",
@@ -362,35 +375,30 @@ MUTATIONS: tuple[Mutation, ...] = (
             "to_float(held[0].v[k]) * scale",
         ),
         ("eps added to hidden", "/ hidden + eps)", "/ (hidden + eps))"),
-        ("b left out", "to_float(left.v[k]) + to_float(right.v[k])", "to_float(left.v[k])"),
+        ("b left out", " + to_float(right[h].v[k]))", ")"),
         ("sum and out swapped", "      sum_row[i] = held[h];\n", "      out_row[i] = held[h];\n"),
         (
             "no guard after the row's end",
-            "    if (i < vectors) {\n      const Vector left",
-            "    {\n      const Vector left",
+            "    if (i < vectors) {\n      held[h] = a_row[i];",
+            "    {\n      held[h] = a_row[i];",
         ),
         (
             "vectors of a thread side by side",
             "    const int i = h * kThreads + threadIdx.x;\n"
             "    if (i < vectors) {\n"
-            "      const Vector gains",
+            "      Vector result",
             "    const int i = threadIdx.x * kHeld + h;\n"
             "    if (i < vectors) {\n"
-            "      const Vector gains",
+            "      Vector result",
         ),
     ),
     *_bugs(
         "add_rms_norm",
         "add_rms_norm.py",
         (
-            "a vector too few held by a thread",
-            "held = -(-(hidden // width) // threads)",
-            "held = max(1, hidden // width // threads)",
-        ),
-        (
             "blocks of another size than rms_norm's, so another order",
-            "threads = block_threads(hidden // width)",
-            "threads = block_threads(hidden // width, 64)",
+            "threads, held = row_shape(hidden // width)",
+            "threads, held = 64, -(-(hidden // width) // 64)",
         ),
     ),
     # ----------------------------------------------------------------------------- silu_and_mul
@@ -408,18 +416,25 @@ MUTATIONS: tuple[Mutation, ...] = (
             "gates = x_row[2 * column], ups = x_row[2 * column + 1]",
         ),
         ("rows of half the length", "+ 2 * row * vectors", "+ row * vectors"),
-        ("wrong sign in exp", "expf(-gate)", "expf(gate)"),
+        ("wrong sign in exp", "1.0f + expf(-gate)", "1.0f + expf(gate)"),
+        ("wrong sign in the fast exp", "1.0f + __expf(-gate)", "1.0f + __expf(gate)"),
         (
             "overflows for large gates",
             "gate / (1.0f + expf(-gate))",
             "gate * expf(gate) / (1.0f + expf(gate))",
         ),
         (
-            "rounded before the product",
-            "gate / (1.0f + expf(-gate)) *",
-            "to_float(from_float<T>(gate / (1.0f + expf(-gate)))) *",
+            "overflows for large gates of 16 bits",
+            "__fdividef(gate, 1.0f + __expf(-gate))",
+            "__fdividef(gate * __expf(gate), 1.0f + __expf(gate))",
         ),
-        ("sigmoid in place of SiLU", "from_float<T>(gate / ", "from_float<T>(1.0f / "),
+        (
+            "rounded before the product",
+            "silu<T>(to_float(gates.v[k])) *",
+            "to_float(from_float<T>(silu<T>(to_float(gates.v[k])))) *",
+        ),
+        ("sigmoid in place of SiLU", "return gate / ", "return 1.0f / "),
+        ("sigmoid of 16 bits in place of SiLU", "__fdividef(gate,", "__fdividef(1.0f,"),
         ("no guard after the row's end", "if (column >= vectors) return;", ""),
         ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
     ),
@@ -435,43 +450,41 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "rotated the other way",
             "x * cosines.v[k] - y * sines.v[k]);\n"
-            "      b.v[k] = from_float<T>(y * cosines.v[k] + x",
+            "        second.v[k] = from_float<T>(y * cosines.v[k] + x",
             "x * cosines.v[k] + y * sines.v[k]);\n"
-            "      b.v[k] = from_float<T>(y * cosines.v[k] - x",
+            "        second.v[k] = from_float<T>(y * cosines.v[k] - x",
         ),
         (
             "the second half reads the rotated first one",
             "y * cosines.v[k] + x * sines",
-            "y * cosines.v[k] + to_float(a.v[k]) * sines",
+            "y * cosines.v[k] + to_float(first.v[k]) * sines",
         ),
         (
             "pairs are neighbours, as in GPT-J",
-            "a = source[column], b = source[column + half]",
-            "a = source[2 * column], b = source[2 * column + 1]",
+            "a[u] = source[head * 2 * half];\n      b[u] = source[head * 2 * half + half];",
+            "a[u] = source[head * 2 * half + column];\n"
+            "      b[u] = source[head * 2 * half + column + 1];",
         ),
-        ("v is rotated too", "if (head < heads + kv_heads) {", "{"),
-        ("k is not rotated", "if (head < heads + kv_heads) {", "if (head < heads) {"),
+        ("v is rotated too", "if (is_rotated) {", "{"),
+        (
+            "k is not rotated",
+            "is_rotated = head < heads + kv_heads;",
+            "is_rotated = head < heads;",
+        ),
         (
             "k and v stored in each other's cache",
-            "is_key ? k_cache : v_cache",
-            "is_key ? v_cache : k_cache",
+            "is_rotated ? k_cache : v_cache",
+            "is_rotated ? v_cache : k_cache",
         ),
-        ("v of a dead row is stored", "if (slot < 0) return;", ""),
+        ("k and v of a dead row are stored", "    return;\n  }\n\n", "  }\n\n"),
         (
             "q of a dead row is left as it was",
-            "target[column] = target[column + half] = zeros<T, kWidth>();\n",
+            "        q_row[head * 2 * half] = Raw{};\n"
+            "        q_row[head * 2 * half + half] = Raw{};\n",
             "",
         ),
-        (
-            "half of a dead row's q is left",
-            "target[column] = target[column + half] = zeros",
-            "target[column] = zeros",
-        ),
-        (
-            "slot 0 is taken for a dead row",
-            "    if (slot < 0) return;",
-            "    if (slot <= 0) return;",
-        ),
+        ("half of a dead row's q is left", "        q_row[head * 2 * half + half] = Raw{};\n", ""),
+        ("slot 0 is taken for a dead row", "if (slot < 0) {", "if (slot <= 0) {"),
         (
             "heads and offsets of a block swapped",
             "(block * kv_heads + kv_head) * block_size + offset)",
@@ -487,8 +500,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "slot / block_size, offset = slot % block_size",
             "slot / 16, offset = slot % 16",
         ),
-        ("angles of the row, not of the position", "positions[token] * 2LL", "token * 2LL"),
-        ("angles of half the position", "positions[token] * 2LL * half", "positions[token] * half"),
+        ("angles of the row, not of the position", "position * 2LL", "token * 2LL"),
+        ("angles of half the position", "position * 2LL * half", "position * half"),
         (
             "products rounded",
             "from_float<T>(x * cosines.v[k] -",
@@ -496,28 +509,40 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "v's columns not counted in a row",
-            "(token * (heads + 2 * kv_heads) + head)",
-            "(token * (heads + kv_heads) + head)",
+            "+ token * all_heads * 2 * half",
+            "+ token * (heads + kv_heads) * 2 * half",
         ),
         (
             "half a head taken for a power of two",
-            "column = item % half",
-            "column = item & (half - 1)",
+            "column = threadIdx.x % half",
+            "column = threadIdx.x & (half - 1)",
         ),
+        ("threads after the last whole head take part", "if (place >= heads_at_once) return;", ""),
         (
             "the block's part of the heads ignored",
-            "blockIdx.y * kThreads + threadIdx.x",
-            "threadIdx.x",
+            "blockIdx.y * (kHeads * heads_at_once) + place",
+            "place",
         ),
+        ("a thread's heads side by side", "+ place;\n", "+ place * kHeads;\n"),
         (
             "the last KV head is left out",
-            "if (head >= heads + 2 * kv_heads) return;",
-            "if (head >= heads + 2 * kv_heads - 1) return;",
+            "if (head >= all_heads) return;",
+            "if (head >= all_heads - 1) return;",
         ),
+        ("heads after the last are read", "if (head < all_heads) {", "{"),
         (
             "heads of k and v taken in turns",
-            "head - heads - (is_key ? 0 : kv_heads)",
+            "head - heads - (is_rotated ? 0 : kv_heads)",
             "(head - heads) / 2",
+        ),
+    ),
+    *_bugs(
+        "rope_append",
+        "rope_append.py",
+        (
+            "grid rounded down: the last heads are missing",
+            "-(-all_heads // (heads_at_once * heads_of_thread))",
+            "max(1, all_heads // (heads_at_once * heads_of_thread))",
         ),
     ),
     # ----------------------------------------------------------------------------------- linear
@@ -538,13 +563,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("bias of the first column", "bias[output]", "bias[first_output]"),
         ("a missing bias is read", "if (bias != nullptr) sum", "sum"),
-        ("rows after the last are stored", " && row < tokens && ", " && "),
+        ("rows after the last are stored", " && r < tokens && ", " && "),
         (
             "columns after the last are stored",
-            "row < tokens && output < out_features",
-            "row < tokens",
+            "r < tokens && output < out_features",
+            "r < tokens",
         ),
-        ("rows after the last are read", "min(first_row + r, tokens - 1)", "first_row + r"),
+        ("rows after the last are read", "min(r, tokens - 1)", "r"),
         (
             "columns after the last are read",
             "min(first_output + o, out_features - 1)",
@@ -583,23 +608,174 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "out's row stride is x's",
-            "static_cast<long long>(row) * out_features",
-            "static_cast<long long>(row) * in_features",
-        ),
-        (
-            "32-bit offset of a result",
-            "static_cast<long long>(row) * out_features",
-            "row * out_features",
+            "static_cast<long long>(r) * out_features",
+            "static_cast<long long>(r) * in_features",
         ),
     ),
     *_bugs(
         "linear",
-        "linear.py",
+        "linear_tiles.cuh",
         (
-            "grid rounded down: the last rows are missing",
-            "-(-tokens // rows)",
-            "max(1, tokens // rows)",
+            "a chunk of one row lies where another's does",
+            "(row * kChunks + (chunk ^ turn)) * kChunkBytes",
+            "(row * kChunks + (chunk | turn)) * kChunkBytes",
         ),
+        ("rows after the last are copied", "row < rows_ && column < columns_", "column < columns_"),
+        (
+            "vectors after a row's end are copied",
+            "row < rows_ && column < columns_",
+            "row < rows_",
+        ),
+        (
+            "elements after a row's end are copied",
+            "if (row < rows_ && column + k < columns_)",
+            "if (row < rows_ && column < columns_)",
+        ),
+        (
+            "every copy of a thread takes its first row",
+            "static_cast<long long>(i * kStride) * columns_ + column",
+            "column",
+        ),
+        (
+            "halves of x fragments exchanged",
+            "chunk_place(lane % 16, chunk + lane / 16)",
+            "chunk_place(lane / 2, chunk + lane % 2)",
+        ),
+        (
+            "halves of weight fragments exchanged",
+            "chunk_place(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2)",
+            "chunk_place(lane % 16, chunk + lane / 16)",
+        ),
+        (
+            "fragments are overwritten before they are used",
+            "fragments[(step + 1) % 2].load",
+            "fragments[step % 2].load",
+        ),
+        (
+            "the last 16 k of a stage are left out",
+            "kSteps = kChunks / 2",
+            "kSteps = kChunks / 2 - 1",
+        ),
+        ("both 8-column tiles from the first", "[j % 2 * 2], now", "[0], now"),
+        (
+            "float: x of the upper row in place of the lower",
+            "first_row + 16 * i + 8 * down, chunk",
+            "first_row + 16 * i, chunk",
+        ),
+        (
+            "float: the last k of a vector is left out",
+            "for (int k = 0; k < 4; ++k) sum = fmaf",
+            "for (int k = 0; k < 3; ++k) sum = fmaf",
+        ),
+        ("odd columns: a pair is stored", "if (columns % 2 == 0) {", "if (columns > 0) {"),
+        (
+            "odd columns: an element after the last",
+            "if (column + 1 < columns) row[column + 1]",
+            "row[column + 1]",
+        ),
+        (
+            "bias of the first column for both",
+            "to_float(bias[column + 1]);",
+            "to_float(bias[column]);",
+        ),
+        (
+            "bias after its end is read",
+            "if (column + 1 < out_features) pair.v[1]",
+            "pair.v[1]",
+        ),
+        (
+            "a group of row tiles is as large as all of them",
+            "min(row_tiles - first_row_tile, kRowTilesTogether)",
+            "kRowTilesTogether",
+        ),
+        (
+            "parts leave out what does not divide",
+            "end = depths * (part + 1) / parts",
+            "end = begin + depths / parts",
+        ),
+        ("a warp column too few", "warp % kWarpsAcross * kWarpColumns", "0"),
+        (
+            "fewer waits than copies",
+            "cp_async_wait<kStages - 2>();",
+            "cp_async_wait<kStages - 1>();",
+        ),
+        (
+            "no barrier before a stage is read",
+            "__syncthreads();  // the stage",
+            "// the stage",
+        ),
+        (
+            "a stage is filled while it is read",
+            "start_copies(depth + kStages - 1);",
+            "start_copies(depth + kStages);",
+        ),
+        (
+            "no groups for the depths after the last",
+            "cp_async_commit();  // an empty",
+            "if (depth < end) cp_async_commit();  // an empty",
+        ),
+        (
+            "a part's sums begin with those of the tile above",
+            "float sums[kTilesDown][kTilesAcross][4] = {};",
+            "float sums[kTilesDown][kTilesAcross][4];",
+        ),
+        ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
+        ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
+        (
+            "all parts at one place of the workspace",
+            "workspace + part * (tokens * columns)",
+            "workspace",
+        ),
+        (
+            "the sums of the parts are rounded",
+            "total.v[k] += next.v[k];",
+            "total.v[k] = to_float(from_float<T>(total.v[k] + next.v[k]));",
+        ),
+        ("the last part is left out", "part < parts; ++part) {", "part < parts - 1; ++part) {"),
+        (
+            "no wait for the products before their sums are read",
+            "  wait_for_previous_kernel();\n  if (vector",
+            "  if (vector",
+        ),
+        ("no guard after the last vector", "if (vector >= vectors) return;", ""),
+        ("bias of a column in vectors", "row_vectors) * kWidth;", "row_vectors);"),
+        (
+            "float: small tiles add the k of a vector in another order",
+            "fmaf(values[i][down].v[k], weights.v[k], sum)",
+            "kTilesDown == 1\n                         "
+            "? fmaf(values[i][down].v[3 - k], weights.v[3 - k], sum)\n"
+            "                         : fmaf(values[i][down].v[k], weights.v[k], sum)",
+        ),
+    ),
+    *_bugs(
+        "linear",
+        "linear_tiles.py",
+        (
+            "parts follow from the number of rows",
+            'column_tiles = -(-axes["out_features"] // _NARROW_TILES[16].columns)',
+            'column_tiles = axes["tokens"]',
+        ),
+        (
+            "16-byte copies of rows that are not aligned",
+            "aligned = vector_width",
+            "aligned = True or vector_width",
+        ),
+        (
+            "a tile row too few",
+            "-(-tokens // self.rows) *",
+            "max(1, tokens // self.rows) *",
+        ),
+        (
+            "a tile column too few",
+            "* -(-out_features // self.columns)",
+            "* max(1, out_features // self.columns)",
+        ),
+        ("shared memory for x alone", "(self.rows + self.columns) *", "self.rows *"),
+        ("too little workspace", "return 4 * parts *", "return 4 *"),
+    ),
+    *_bugs(
+        "linear",
+        "linear.py",
         (
             "two columns a warp for one row too, in the grid only",
             "outputs_of_block = outputs *",
@@ -1757,109 +1933,130 @@ MUTATIONS: tuple[Mutation, ...] = (
             "np.int32(32), np.int32(2))",
         ),
     ),
-    # ---------------------------------------------------------------------------- adjust_logits
-    *_bugs(
-        "adjust_logits",
-        "adjust_logits.cu",
-        ("prompt bit counted", "seen & (kPromptBit - 1)", "seen"),
-        ("presence penalty on tokens of the prompt", "count > 0 ? -presence : -0.0f", "-presence"),
-        (
-            "no repetition penalty on tokens of the prompt",
-            "if (seen == 0) continue;",
-            "if ((seen & (kPromptBit - 1)) == 0) continue;",
-        ),
-        ("repetition the wrong way round", "logit > 0.0f ?", "logit < 0.0f ?"),
-        ("presence added", "count > 0 ? -presence", "count > 0 ? presence"),
-        (
-            "frequency and presence swapped",
-            "presence = presence_penalty[slot], frequency = frequency_penalty[slot]",
-            "frequency = presence_penalty[slot], presence = frequency_penalty[slot]",
-        ),
-        (
-            "no barrier before the bias",
-            "  if (biased[0] >= 0) {\n    __syncthreads();\n",
-            "  if (biased[0] >= 0) {\n",
-        ),
-        (
-            "no barrier before the stop ids",
-            "  if (sample_positions[row] < min_position[slot]) {\n    __syncthreads();\n",
-            "  if (sample_positions[row] < min_position[slot]) {\n",
-        ),
-        (
-            "no barrier before the penalties",
-            "  __syncthreads();\n  const int* counts",
-            "  const int* counts",
-        ),
-        (
-            "stop ids banned a token too long",
-            "sample_positions[row] < min_position",
-            "sample_positions[row] <= min_position",
-        ),
-        (
-            "bias of the row, not of its slot",
-            "bias_values[static_cast<long long>(slot) *",
-            "bias_values[static_cast<long long>(row) *",
-        ),
-        (
-            "unused entries of the bias list are used",
-            "if (id >= begin && id < end) {",
-            "if (id < end) {",
-        ),
-        (
-            "a bias is added by every later chunk's block too",
-            "if (id >= begin && id < end) {",
-            "if (id >= 0 && id < end) {",
-        ),
-        (
-            "a bias is added by every earlier chunk's block too",
-            "if (id >= begin && id < end) {",
-            "if (id >= begin) {",
-        ),
-        ("a dead row goes on", "  if (slot < 0) return;\n", ""),
-        ("a dead row's logits are copied", "    if (slot >= 0) {\n", "    {\n"),
-        ("frequency alone is not applied", " && frequency == 0.0f) return", ") return"),
-        ("presence alone is not applied", " && presence == 0.0f && ", " && "),
-        (
-            "no guard after the row's end",
-            "min(begin + kThreads * kPerThread, vocab)",
-            "begin + kThreads * kPerThread",
-        ),
-        (
-            "frequency penalty in a fused multiply-add",
-            "__fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)))",
-            "fmaf(-frequency, static_cast<float>(count), logit)",
-        ),
-        (
-            "multiplied by the reciprocal of repetition",
-            "__fdiv_rn(logit, repetition)",
-            "__fmul_rn(logit, __fdiv_rn(1.0f, repetition))",
-        ),
-        (
-            "frequency before repetition",
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition)"
-            " : __fmul_rn(logit, repetition);\n"
-            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n",
-            "    logit = __fadd_rn(logit, -__fmul_rn(frequency, static_cast<float>(count)));\n"
-            "    logit = logit > 0.0f ? __fdiv_rn(logit, repetition)"
-            " : __fmul_rn(logit, repetition);\n",
-        ),
-        (
-            "the penalties' first tokens only",
-            "for (int id = begin + threadIdx.x; id < end; id += kThreads)",
-            "for (int id = begin + threadIdx.x; id < min(end, begin + kThreads); id += kThreads)",
-        ),
-    ),
     # ----------------------------------------------------------------------------------- sample
     *_bugs(
         "sample",
+        "row_chunks.cuh",
+        ("prompt bit counted", "counts.v[k] & (kPromptBit - 1)", "counts.v[k]"),
+        (
+            "presence penalty on tokens of the prompt",
+            "count > 0 ? -row.presence : -0.0f",
+            "-row.presence",
+        ),
+        (
+            "no repetition penalty on tokens of the prompt",
+            "if (counts.v[k] == 0) continue;",
+            "if ((counts.v[k] & (kPromptBit - 1)) == 0) continue;",
+        ),
+        ("repetition the wrong way round", "logit > 0.0f ?", "logit < 0.0f ?"),
+        ("presence added", "count > 0 ? -row.presence", "count > 0 ? row.presence"),
+        (
+            "no barrier before the biases",
+            "to_float(vectors.packs[v].v[k]);\n  }\n  __syncthreads();\n",
+            "to_float(vectors.packs[v].v[k]);\n  }\n",
+        ),
+        (
+            "no barrier before the stop ids",
+            "    }\n    __syncthreads();\n  }\n  if (row.stop_ids",
+            "    }\n  }\n  if (row.stop_ids",
+        ),
+        (
+            "no barrier before the penalties",
+            "    }\n    __syncthreads();\n  }\n  if (row.token_counts",
+            "    }\n  }\n  if (row.token_counts",
+        ),
+        (
+            "no barrier before the tile is filled again",
+            "  __syncthreads();  // the tile may still be read\n",
+            "",
+        ),
+        (
+            "a bias of another chunk is added",
+            "      if (id >= begin && id < end) {\n        tile",
+            "      if (id >= 0 && id < end) {\n        tile",
+        ),
+        (
+            "a bias of a later chunk is added",
+            "      if (id >= begin && id < end) {\n        tile",
+            "      if (id >= begin) {\n        tile",
+        ),
+        (
+            "frequency penalty in a fused multiply-add",
+            "__fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)))",
+            "fmaf(-row.frequency, static_cast<float>(count), logit)",
+        ),
+        (
+            "multiplied by the reciprocal of repetition",
+            "__fdiv_rn(logit, row.repetition)",
+            "__fmul_rn(logit, __fdiv_rn(1.0f, row.repetition))",
+        ),
+        (
+            "frequency before repetition",
+            "        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);\n        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n",
+            "        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);\n",
+        ),
+        (
+            "only the first of the counts that are loaded together",
+            "for (int k = 0; k < kCounts; ++k) {\n        if (counts",
+            "for (int k = 0; k < 1; ++k) {\n        if (counts",
+        ),
+        (
+            "tokens after the row's end are read",
+            "      if (id(chunk, v) < vocab) {\n        packs",
+            "      {\n        packs",
+        ),
+        (
+            "the chunk that is loaded ahead is the next, not the block's next",
+            "next.load(row.logits, chunk.vocab, next_index)",
+            "next.load(row.logits, chunk.vocab, chunk.index + 1)",
+        ),
+        ("the last chunk is left out", "(vocab + kChunk - 1) / kChunk", "max(vocab / kChunk, 1)"),
+        (
+            "the top id of any group",
+            "own.top_key == top ? own.top_id : kHighestInt",
+            "own.top_id",
+        ),
+        (
+            "any of equal logits is the likeliest",
+            "atomicMin(&extent.top_id, lowest_id)",
+            "atomicExch(&extent.top_id, lowest_id)",
+        ),
+        (
+            "no barrier after the extent is set",
+            "extent = Extent::nothing();\n  __syncthreads();\n",
+            "extent = Extent::nothing();\n",
+        ),
+        (
+            "no barrier before the top id is searched",
+            "  __syncthreads();\n  const int id = own",
+            "  const int id = own",
+        ),
+        (
+            "no barrier before the extent is read",
+            "  __syncthreads();\n  return extent;",
+            "  return extent;",
+        ),
+        (
+            "no barrier after the penalties",
+            "    }\n    __syncthreads();\n  }\n}\n\n// A chunk as",
+            "    }\n  }\n}\n\n// A chunk as",
+        ),
+        (
+            "no barrier after the row is visited",
+            "visit(tile[id - begin], id);\n    __syncthreads();\n",
+            "visit(tile[id - begin], id);\n",
+        ),
+    ),
+    *_bugs(
+        "sample",
         "sample.cu",
-        ("another word of the draw", "words.w[0] >> 8", "words.w[1] >> 8"),
+        ("another word of the draw", ".w[0] >> 8", ".w[1] >> 8"),
         (
             "position and sample index swapped",
-            "static_cast<unsigned>(sample_positions[row]),\n"
-            "                                    static_cast<unsigned>(sample_index[slot])",
-            "static_cast<unsigned>(sample_index[slot]),\n"
-            "                                    static_cast<unsigned>(sample_positions[row])",
+            "static_cast<unsigned>(position),\n                                      "
+            "static_cast<unsigned>(sample_index[slot])",
+            "static_cast<unsigned>(sample_index[slot]),\n                                      "
+            "static_cast<unsigned>(position)",
         ),
         (
             "words of the seed swapped",
@@ -1868,39 +2065,166 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "position of the slot, not of the row",
-            "(sample_positions[row])",
-            "(sample_positions[slot])",
+            "sample_positions[blockIdx.y]",
+            "sample_positions[slot]",
         ),
+        (
+            "stop ids banned a token too long",
+            "position < min_position[slot]",
+            "position <= min_position[slot]",
+        ),
+        (
+            "bias of the row, not of its slot",
+            "bias_values + static_cast<long long>(slot) *",
+            "bias_values + static_cast<long long>(blockIdx.y) *",
+        ),
+        ("frequency alone is not applied", " || frequency != 0.0f;", ";"),
+        ("presence alone is not applied", " || presence != 0.0f ||", " ||"),
         ("tiny temperatures are drawn", "temperature[slot] >= 1e-5f", "temperature[slot] > 0.0f"),
         ("min_p keeps a token below it", " + (rounded < threshold ? 1 : 0)", ""),
         ("min_p drops a token at it", " + (rounded < threshold ? 1 : 0)", " + 1"),
-        ("min_p without temperature", "peak + temperature * log(", "peak + log("),
-        ("top_k without min_p", "Prefix kept = parameters.min_p;", "Prefix kept = kWholeRow;"),
-        ("all tokens are counted", "if (token >= 0 && count_tokens[slot] != 0)", "if (token >= 0)"),
+        ("min_p without temperature", "peak + t * log(", "peak + log("),
+        ("all tokens are counted", "count_tokens[slot] != 0 ? counts : nullptr", "counts"),
         (
-            "counts of the row, not of its slot",
-            "token_counts[static_cast<long long>(slot) *",
-            "token_counts[static_cast<long long>(row) *",
+            "a broken row is counted",
+            "if (token >= 0 && counted != nullptr)",
+            "if (counted != nullptr)",
         ),
-        ("a broken row is counted", "if (token >= 0 && count_tokens", "if (count_tokens"),
-        ("a dead row gives -1", "token_ids[row] = 0;", "token_ids[row] = -1;"),
+        ("a dead row gives -1", "token_ids[blockIdx.x] = 0;", "token_ids[blockIdx.x] = -1;"),
         ("a dead row is sampled", "  if (slot < 0) {\n", "  if (slot < -1) {\n"),
-        (
-            "no barrier before the parameters are read",
-            "    __syncthreads();\n    Prefix kept",
-            "    Prefix kept",
-        ),
         (
             "32 bits in the low half of a share",
             "((total & 0xffffffffu) * draw >> 24)",
             "(static_cast<unsigned>(total) * draw >> 24)",
         ),
         ("weights in the power of 2, not of e", "1.4426950408889634 * inverse", "1.0 * inverse"),
-        ("top_p is ignored below 1", "parameters.top_p < 1.0f", "parameters.top_p < 0.9f"),
+        (
+            "top_p is ignored below 1",
+            "if (top_p < 1.0f) {\n    const Sum before",
+            "if (top_p < 0.9f) {\n    const Sum before",
+        ),
         (
             "every thread writes the count",
-            "  if (threadIdx.x == 0) {\n    token_ids[row] = token;",
-            "  {\n    token_ids[row] = token;",
+            "  if (threadIdx.x == 0) {\n    token_ids[blockIdx.x] = token;",
+            "  {\n    token_ids[blockIdx.x] = token;",
+        ),
+        ("sums of bins are not reset", "      work.bin_weights[threadIdx.x] = 0;\n", ""),
+        ("counts of bins are not reset", "      work.bin_counts[threadIdx.x] = 0;\n", ""),
+        ("the number of candidates is not reset", "      work.num_candidates = 0;\n", ""),
+        (
+            "only the first warp adds to the last bin",
+            "if (lane_index() == 0) {\n      weights.add(kBins - 1, rest);",
+            "if (threadIdx.x == 0) {\n      weights.add(kBins - 1, rest);",
+        ),
+        (
+            "no barrier before the bins are cleared",
+            "    __syncthreads();\n    if (threadIdx.x < kBins) bin_weight",
+            "    if (threadIdx.x < kBins) bin_weight",
+        ),
+        (
+            "no barrier after the bins are cleared",
+            "bin_weight += weights.take(threadIdx.x);\n    __syncthreads();\n",
+            "bin_weight += weights.take(threadIdx.x);\n",
+        ),
+        (
+            "sums of a block replace those of others",
+            "atomicAdd(&work.bin_weights[threadIdx.x], bin_weight)",
+            "atomicExch(&work.bin_weights[threadIdx.x], bin_weight)",
+        ),
+        (
+            "top_p's part of all, not of what top_k keeps",
+            "      least = ends.k_before;\n      most = ends.before;\n",
+            "",
+        ),
+        (
+            "no barrier before the sum of top_k is read",
+            "    __syncthreads();\n    if (ends.k_bin < kBins) {\n      least",
+            "    if (ends.k_bin < kBins) {\n      least",
+        ),
+        (
+            "tokens of top_k's last bin are no candidates",
+            "place < top_p_end || (place >= k_begin && place < k_end)",
+            "place < top_p_end",
+        ),
+        (
+            "one bin in which top_p may end",
+            "if (before < last && sums.reached >= last) ends.last = bin;",
+            "ends.last = ends.first;",
+        ),
+        (
+            "a token of top_k too many",
+            "first + static_cast<int>(ends.k_left) - 1",
+            "first + static_cast<int>(ends.k_left)",
+        ),
+        (
+            "candidates are weighed although they are cut off",
+            "    if (kept.holds(candidate_key(candidate), id)) {\n",
+            "    {\n",
+        ),
+        (
+            "more candidates than there is room for",
+            "work.num_candidates > kMaxCandidates",
+            "work.num_candidates > 2 * kMaxCandidates",
+        ),
+        (
+            "kept tokens below min_p",
+            "      if (logit < draw.min_logit) return;\n      const float place",
+            "      const float place",
+        ),
+        (
+            "the second launch does not wait for the first",
+            "  let_next_kernel_start();\n  wait_for_previous_kernel();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
+            "  let_next_kernel_start();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
+        ),
+    ),
+    *_bugs(
+        "sample",
+        "sample.cu",
+        (
+            "the floor lies in the last bin",
+            "fminf((peak - logit) * scale, kBins - 1.0f)",
+            "fminf((peak - logit) * scale, kBins - 2.0f)",
+        ),
+        (
+            "a tie between bins belongs to the odd one",
+            "(bin & 1) != 0 ? __int_as_float",
+            "(bin & 1) == 0 ? __int_as_float",
+        ),
+        (
+            "candidates up to the bin before top_p's last",
+            "Places::edge(ends.last + 1)",
+            "Places::edge(ends.last)",
+        ),
+        (
+            "weights of half the groups of a chunk",
+            "int offset = kGroups / 2; offset",
+            "int offset = kGroups / 4; offset",
+        ),
+        (
+            "the sums of chunks are not reset",
+            "s.chunk_high[chunk] = s.chunk_low[chunk] = 0;",
+            "s.chunk_high[chunk] = 0;",
+        ),
+        (
+            "candidates count for the first chunk",
+            "atomicAdd(&s.chunk_high[id / kChunk], term.high);",
+            "atomicAdd(&s.chunk_high[0], term.high);",
+        ),
+    ),
+    *_bugs(
+        "sample",
+        "row_order.cuh",
+        (
+            "the low half taken for positive",
+            "static_cast<Sum>(static_cast<long long>(low))",
+            "static_cast<unsigned>(low)",
+        ),
+        (
+            "the part of a weight below 2^-19 lost",
+            "(scaled - (shifted - kWhole)) * kUnit + kSigned",
+            "kSigned",
         ),
     ),
     *_bugs(
@@ -1914,13 +2238,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "row_order.cuh",
         (
             "the last of equal logits is the likeliest",
-            "if (key > own.top_key)",
-            "if (key >= own.top_key)",
-        ),
-        (
-            "any of equal logits is the likeliest",
-            "atomicMin(&extent.top_id, lowest_id)",
-            "atomicExch(&extent.top_id, lowest_id)",
+            "if (key > top_key)",
+            "if (key >= top_key)",
         ),
         ("+inf is taken for a logit", "top_key >= kInfinityKey", "top_key > kInfinityKey"),
         ("a negative NaN is not seen", " || bottom_key < -kInfinityKey", ""),
@@ -1928,36 +2247,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "negative logits in the wrong order",
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits;",
-        ),
-        (
-            "no barrier after the extent is set",
-            "kHighestInt};\n  __syncthreads();\n  Extent own",
-            "kHighestInt};\n  Extent own",
-        ),
-        (
-            "no barrier before the top id is searched",
-            "  __syncthreads();\n  const int id = own",
-            "  const int id = own",
-        ),
-        (
-            "no barrier before the extent is read",
-            "  __syncthreads();\n  return extent;",
-            "  return extent;",
-        ),
-        (
-            "no barrier before tiles are searched",
-            "  __syncthreads();\n  if (warp_index() == 0) {\n    Sum total",
-            "  if (warp_index() == 0) {\n    Sum total",
-        ),
-        (
-            "tokens after the row's end are read",
-            "      if (id < vocab) packs[j] =",
-            "      packs[j] =",
-        ),
-        (
-            "only the tiles of one round",
-            "tile * kTile < vocab; tile += kRowWarps",
-            "tile < kRowWarps && tile * kTile < vocab; tile += kRowWarps",
         ),
         (
             "a scan without its last step",
@@ -1970,9 +2259,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "reached += left;",
         ),
         (
-            "the id before the one that is found",
-            "found_id = token.index",
-            "found_id = max(token.index - 1, 0)",
+            "no barrier before the warps' sums are read",
+            "warps[warp_index()] = reached;\n  __syncthreads();",
+            "warps[warp_index()] = reached;",
+        ),
+        (
+            "no barrier after the warps' sums are read",
+            "  __syncthreads();\n  return {reached, total};",
+            "  return {reached, total};",
         ),
     ),
     *_bugs(
@@ -1980,12 +2274,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "shortest_prefix.cuh",
         (
             "tokens filtered before are weighed again",
-            "key > top_key || !kept.holds(key, id)) return;\n    const Fixed",
-            "key > top_key) return;\n    const Fixed",
+            "key <= top_key && kept.holds(key, id);\n    };",
+            "key <= top_key;\n    };",
         ),
         (
             "all of many ties are kept",
-            "return {top_key, lowest_id_above<T, kWidth>(row, vocab, s.sums, tied, goal_of_ties)};",
+            "return {top_key, lowest_id_above<T, kWidth>(row, tied, target, s)};",
             "return {top_key, kHighestInt};",
         ),
         (
@@ -1995,16 +2289,24 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "no barrier while the scratch is read",
-            "  __syncthreads();  // the scratch may still be read\n",
+            "    __syncthreads();  // the scratch may still be read\n",
             "",
         ),
-        ("the sum of earlier rounds is lost", "s.before = end.before;", "s.before = 0;"),
-        ("sorted the wrong way", "== ((left & size) == 0)", "== ((left & size) != 0)"),
-        ("a bin after the last", "kBins - 1.0f", "kBins + 0.0f"),
         (
-            "a prefix that ends with a group of candidates is a token longer",
-            "0, s.before, s.goal - 1, [&]",
-            "0, s.before, s.goal, [&]",
+            "the sum of earlier rounds is lost",
+            "      s.before = reached - own;",
+            "      s.before = reached - own - before;",
+        ),
+        ("sorted the wrong way", "== ((left & size) == 0)", "== ((left & size) != 0)"),
+        (
+            "a bin after the last",
+            "return static_cast<int>((static_cast<unsigned>(top_key)",
+            "return 1 + static_cast<int>((static_cast<unsigned>(top_key)",
+        ),
+        (
+            "a prefix that ends with a candidate is a token longer",
+            "if (reached >= wanted && reached - own < wanted) s.end = i;",
+            "if (reached > wanted && reached - own <= wanted) s.end = i;",
         ),
         (
             "no barrier in the sort",
@@ -2018,8 +2320,33 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "the bins keep what they held",
-            "s.bins.high[bin][lane_index()] = s.bins.low[bin][lane_index()] = 0;",
-            "s.bins.high[bin][lane_index()] = 0;",
+            "high[0][bin] = high[1][bin] = low[0][bin] = low[1][bin] = 0;",
+            "high[0][bin] = high[1][bin] = low[0][bin] = 0;",
+        ),
+        (
+            "a bin is not emptied when its sum is taken",
+            "      high[copy][bin] = low[copy][bin] = 0;\n",
+            "",
+        ),
+        (
+            "candidates of a warp overwrite each other",
+            "atomicAdd(num_candidates, index)",
+            "*num_candidates, *num_candidates += index",
+        ),
+        (
+            "a chunk's sum without the chunks before it",
+            "Sum before = __shfl_sync(kAllLanes, reached - own_chunk, chunk);",
+            "Sum before = 0;",
+        ),
+        (
+            "an edge belongs to the token before it",
+            "      if (passed > goal) break;\n",
+            "      if (passed >= goal) break;\n",
+        ),
+        (
+            "the first token of a thread is found",
+            "for (; i < end - 1; ++i) {",
+            "for (; i < begin; ++i) {",
         ),
     ),
     # --------------------------------------------------------------------------------- logprobs
@@ -2028,10 +2355,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         "logprobs.cu",
         (
             "the peak is not subtracted",
-            "target_logprob = target_logit - peak - log_sum;",
-            "target_logprob = target_logit - log_sum;",
+            "to_float(row.logits[wanted.target]) - peak - log_sum;",
+            "to_float(row.logits[wanted.target]) - log_sum;",
         ),
-        ("rank counted from 0", "rank = tokens_before;", "rank = tokens_before - 1;"),
+        (
+            "rank counted from 0",
+            "block_scan<kThreads>(before).total)",
+            "block_scan<kThreads>(before).total - 1)",
+        ),
         (
             "more tokens listed than there are",
             "min(min(num_logprobs[row], max_logprobs), vocab)",
@@ -2039,18 +2370,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "a row that wants nothing writes before its list",
-            "int i = max(count, 0) + threadIdx.x",
-            "int i = count + threadIdx.x",
+            "int i = listed + threadIdx.x",
+            "int i = wanted.count + threadIdx.x",
         ),
         ("a target of id 0 is ignored", "target_ids[row] >= 0 ?", "target_ids[row] > 0 ?"),
         (
             "no barrier after the candidates' number is set",
-            "scratch.num_candidates = 0;\n        __syncthreads();\n",
-            "scratch.num_candidates = 0;\n",
+            "s.num_candidates = 0;\n    __syncthreads();\n",
+            "s.num_candidates = 0;\n",
         ),
-        ("the list of a broken row is not filled", "      count = 0;\n", ""),
-        ("a row without a target reads before the row", "  if (target < 0) count = -1;\n", ""),
-        ("the rank is not reset", "      if (threadIdx.x == 0) tokens_before = 0;\n", ""),
+        (
+            "the number of candidates is not reset",
+            "threadIdx.x == 0) work.num_candidates = 0;",
+            "false) work.num_candidates = 0;",
+        ),
+        ("a row without a target reads before the row", "    if (target < 0) count = -1;\n", ""),
         (
             "overflows for large logits",
             "sum += expf(logit - peak);",
@@ -2067,11 +2401,30 @@ MUTATIONS: tuple[Mutation, ...] = (
             "top_ids[i] = candidate_id(candidate);",
         ),
         (
-            "barrier missing before the rank is read",
-            "      __syncthreads();\n      rank",
-            "      rank",
+            "a token too few in the list",
+            "return static_cast<Sum>(count);",
+            "return static_cast<Sum>(count - 1);",
         ),
-        ("a token too few in the list", "return Sum(count);", "return Sum(count - 1);"),
+        (
+            "a token at the floor is no candidate",
+            "logit >= floor ? 1u << i",
+            "logit > floor ? 1u << i",
+        ),
+        (
+            "fewer candidates than are listed",
+            "if (num_candidates < count || num_candidates > kMaxCandidates)",
+            "if (num_candidates > kMaxCandidates)",
+        ),
+        (
+            "more candidates than there is room for",
+            "if (num_candidates < count || num_candidates > kMaxCandidates)",
+            "if (num_candidates < count)",
+        ),
+        (
+            "only one warp's sum of a chunk",
+            "group_sums[chunk.index * kGroups + warp_index()] = sum;",
+            "group_sums[chunk.index * kGroups] = sum;",
+        ),
     ),
     *_bugs(
         "logprobs",
@@ -2085,6 +2438,15 @@ MUTATIONS: tuple[Mutation, ...] = (
             "-0 is below 0",
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits >= 0 ? bits : kHighestInt - bits;",
+        ),
+    ),
+    *_bugs(
+        "logprobs",
+        "row_chunks.cuh",
+        (
+            "a floor above the k-th highest top",
+            "if (__syncthreads_count(own >= middle) >= k) {",
+            "if (__syncthreads_count(own >= middle) >= k - 1) {",
         ),
     ),
 )
