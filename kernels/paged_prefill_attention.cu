@@ -3,19 +3,20 @@
 //
 // Sequence s owns the tokens query_start_loc[s] to query_start_loc[s+1], its last ones: token i of a
 // chunk of n is at position seq_lens[s] - n + i. Tokens that no sequence owns give zeros.
-// Scores, softmax (in base 2, online) and sums in float32. On tensor cores the weights, which are at
-// most 1, are rounded to T before they multiply V; the result is rounded once, at the store.
+// Scores, softmax (in base 2, online) and sums in float32. On tensor cores the weights are rounded to T
+// before they multiply V; the result is rounded once, at the store.
 // Blocks of the table after the last token of a tile are not read, nor slots after it.
 //
-// The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A
-// sequence is not split over blocks, so a chunk of one token on a long context is slow.
+// The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A chunk of
+// one token (a decode row among prompts) is computed as decode does, by a block for each set of query
+// heads, which takes all its keys; only there are the weights not rounded.
 #include "attend_row.cuh"
 #include "chunk_tile.cuh"
 #include "paged_prefill_simple.cuh"
 #include "ptx.cuh"
 
 constexpr int kMmaWarps = 4;
-constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8
+constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8: exact enough in fp16 too
 constexpr int kRunKeys = 8;           // what a warp copies together: keys of one block of the cache
 
 // Two floats as the registers of mma.sync hold them, the first in the low half.
@@ -73,11 +74,18 @@ __device__ __forceinline__ void attend_token(
 }
 
 // On tensor cores. A block computes a tile of 64 * kRowTiles rows, each of its 4 warps 16 * kRowTiles
-// of them, over all their keys, kKeys at a time: K of the next keys arrives while V is multiplied, V
-// while K is. Scores, weights and sums stay in registers. Tiles of keys after the last that a warp sees
-// are not multiplied, and only those that not all of its rows see are masked.
+// of them, over all their keys, kKeys at a time: V is copied while scores are computed, K of the next
+// keys while V is multiplied. Scores, weights and sums stay in registers. Tiles of keys after the last
+// that the block's rows see are not read, and only those that not all rows of a warp see are masked.
+// Weights are 2^(score - origin): a row's origin is its highest score when it was set, and moves, with
+// all sums, only once a score is 2^kMaxExponent times as large, so that this is rare.
 // Rows in shared memory are padded by 16 bytes, so that 8 of them lie in different banks.
-// blockIdx.x counts KV heads, then tiles from the last to the first: those with most keys start first.
+//
+// The first blocks, one for each sequence and set of heads, take the chunks of one token. The others
+// count KV heads, then tiles from the last to the first: those with most keys start first.
+//
+// Registers are used up at head_dim 128: what looks like a matter of taste in the loop over keys decides
+// whether ptxas spills some on one architecture or another.
 template <typename Form, int kRowTiles, int kKeys>
 __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]

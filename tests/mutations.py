@@ -719,8 +719,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "float sums[kTilesDown][kTilesAcross][4] = {};",
             "float sums[kTilesDown][kTilesAcross][4];",
         ),
-        ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
-        ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
         (
             "all parts at one place of the workspace",
             "workspace + part * (tokens * columns)",
@@ -1490,13 +1488,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("a token sees the next one", "after / group + 1)", "after / group + 2)"),
         (
             "no causal mask",
-            "if ((first_key + kKeys - 1 - own_key) * group > tile.first_row + first_row) {",
+            "if (first_key + kKeys > unmasked_keys) {",
             "if (false) {",
         ),
         (
             "keys that only a warp's first rows do not see are not masked",
-            "> tile.first_row + first_row) {",
-            "> tile.first_row + first_row + kWarpRows - 1) {",
+            "(tile.first_row + first_row) / group + 1;",
+            "(tile.first_row + first_row + kWarpRows - 1) / group + 1;",
         ),
         (
             "mask of the first tile of keys for all",
@@ -1667,6 +1665,36 @@ MUTATIONS: tuple[Mutation, ...] = (
             "  for (int i = lane; i < kWarpRows",
         ),
         ("rows of the first warp's place", "head = heads[first_row + r];", "head = heads[r];"),
+        (
+            "chunks of two tokens are taken for one",
+            "- token != 1) return;",
+            "- token > 2) return;",
+        ),
+        (
+            "a chunk of one token is computed as a tile too",
+            " || (tile.seq >= 0 && tile.chunk == 1)",
+            "",
+        ),
+        (
+            "table of another slot, one token",
+            "static_cast<long long>(slot_ids[seq]) * max_blocks",
+            "static_cast<long long>(seq) * max_blocks",
+        ),
+        (
+            "heads of the next KV head are written, one token",
+            "min(Form::kHeads, group - first_head);\n  const long long head =",
+            "Form::kHeads;\n  const long long head =",
+        ),
+        (
+            "a dead sequence of one token is left as it was",
+            "  const long long at = head * Form::kHeadDim;\n",
+            "  const long long at = head * Form::kHeadDim;\n  if (length <= 0) return;\n",
+        ),
+        (
+            "the last key is left out, one token",
+            "table, 0, length, heads",
+            "table, 0, max(length - 1, 1), heads",
+        ),
         (
             "results are rounded twice",
             "packed<T>(sums[i][n][2 * half] * factor,",
@@ -1909,8 +1937,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("no tile for the tokens after all chunks", 'axes["seqs"] + 2', 'axes["seqs"]'),
         (
             "no room for the rows' places in shared memory",
-            "* (head_dim + 8) + 4 * rows,",
-            "* (head_dim + 8),",
+            "* (head_dim + 8) + 4 * rows\n",
+            "* (head_dim + 8)\n",
         ),
         (
             "tensor cores for blocks that are no power of two",
@@ -1921,6 +1949,16 @@ MUTATIONS: tuple[Mutation, ...] = (
             "shared memory without the padding, simple form",
             "stride = -(-head_dim // 4) * 4 + 4",
             "stride = -(-head_dim // 4) * 4",
+        ),
+        (
+            "no blocks for chunks of one token",
+            'axes["seqs"] * head_sets(axes, form) + tiles * kv_heads',
+            "tiles * kv_heads",
+        ),
+        (
+            "shared memory for tiles only",
+            "max(tile_bytes, form.shared_bytes)",
+            "tile_bytes",
         ),
         (
             "too few tiles where a tile has more rows",
@@ -2414,11 +2452,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "fewer candidates than are listed",
             "if (num_candidates < count || num_candidates > kMaxCandidates)",
             "if (num_candidates > kMaxCandidates)",
-        ),
-        (
-            "more candidates than there is room for",
-            "if (num_candidates < count || num_candidates > kMaxCandidates)",
-            "if (num_candidates < count)",
         ),
         (
             "only one warp's sum of a chunk",
