@@ -719,6 +719,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "float sums[kTilesDown][kTilesAcross][4] = {};",
             "float sums[kTilesDown][kTilesAcross][4];",
         ),
+        ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
+        ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
         (
             "all parts at one place of the workspace",
             "workspace + part * (tokens * columns)",
@@ -2452,6 +2454,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "fewer candidates than are listed",
             "if (num_candidates < count || num_candidates > kMaxCandidates)",
             "if (num_candidates > kMaxCandidates)",
+        ),
+        (
+            "more candidates than there is room for",
+            "if (num_candidates < count || num_candidates > kMaxCandidates)",
+            "if (num_candidates < count)",
         ),
         (
             "only one warp's sum of a chunk",
