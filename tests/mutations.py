@@ -1831,7 +1831,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "rows of no sequence are left as they were, simple form",
             "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n",
-            "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n    return;\n",
+            "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n"
+            "  if (length <= 0) {\n    return;\n",
         ),
         (
             "rows of a tile are not padded, simple form",
