@@ -2,7 +2,7 @@
 
 Sequence ``s`` owns the rows ``query_start_loc[s]`` to ``query_start_loc[s+1]``, its last ones: row
 ``i`` of a chunk of ``n`` sits at position ``seq_lens[s] - n + i`` and attends to every position up
-to its own, as ``out = softmax(scale * q @ K.T) @ V``. K and V of the chunk are in the cache already.
+to its own: ``out = softmax(scale * q @ K.T) @ V``. K and V of the chunk are in the cache already.
 
 Rounding: scores, softmax and sum in float32, one rounding at the store. In 16-bit dtypes the
 weights too are rounded, each by half a unit of its last place, before they multiply V, which is how

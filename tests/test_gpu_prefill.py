@@ -1,4 +1,4 @@
-"""Prefill attention on a GPU at lengths that the emulation is too slow for, against its reference."""
+"""Prefill attention on a GPU against its reference, at lengths that take the emulation too long."""
 
 from dataclasses import replace
 
