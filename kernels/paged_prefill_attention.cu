@@ -3,19 +3,20 @@
 //
 // Sequence s owns the tokens query_start_loc[s] to query_start_loc[s+1], its last ones: token i of a
 // chunk of n is at position seq_lens[s] - n + i. Tokens that no sequence owns give zeros.
-// Scores, softmax (in base 2, online) and sums in float32. On tensor cores the weights, which are at
-// most 1, are rounded to T before they multiply V; the result is rounded once, at the store.
+// Scores, softmax (in base 2, online) and sums in float32. On tensor cores the weights are rounded to T
+// before they multiply V; the result is rounded once, at the store.
 // Blocks of the table after the last token of a tile are not read, nor slots after it.
 //
-// The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A
-// sequence is not split over blocks, so a chunk of one token on a long context is slow.
+// The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A chunk of
+// one token (a decode row among prompts) is computed as decode does, by a block for each set of query
+// heads, which takes all its keys; only there are the weights not rounded.
 #include "attend_row.cuh"
 #include "chunk_tile.cuh"
 #include "paged_prefill_simple.cuh"
 #include "ptx.cuh"
 
 constexpr int kMmaWarps = 4;
-constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8
+constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8: exact enough in fp16 too
 constexpr int kRunKeys = 8;           // what a warp copies together: keys of one block of the cache
 
 // Two floats as the registers of mma.sync hold them, the first in the low half.
@@ -36,18 +37,62 @@ __device__ __forceinline__ void multiply_pair(
   mma_m16n8k16<T>(c1, a, right);
 }
 
+// The attention of one token, to all `length` keys of the sequence whose blocks `table` names: of the
+// query heads of one KV head, up to Form::kHeads of them, set `head_set`.
+template <typename Form>
+__device__ __forceinline__ void attend_token(
+    typename Form::Element* __restrict__ out,
+    const typename Form::Element* __restrict__ q,
+    const typename Form::Element* __restrict__ k_cache,
+    const typename Form::Element* __restrict__ v_cache,
+    const int* __restrict__ table,
+    int token,
+    int length,
+    int head_set,
+    int kv_heads,
+    int group,
+    int block_size,
+    float scale_log2) {
+  using T = typename Form::Element;
+  const int sets = (group + Form::kHeads - 1) / Form::kHeads;  // of a KV head
+  const int kv_head = head_set / sets, first_head = head_set % sets * Form::kHeads;
+  const int heads = min(Form::kHeads, group - first_head);
+  const long long head = (static_cast<long long>(token) * kv_heads + kv_head) * group + first_head;
+  const long long at = head * Form::kHeadDim;
+  if (length <= 0) {
+    for (int i = threadIdx.x; i < heads * Form::kHeadDim; i += Form::kThreads) {
+      out[at + i] = from_float<T>(0.0f);
+    }
+    return;
+  }
+  const auto store = [&](int head, int column, const Attended& all) {
+    out[at + head * Form::kHeadDim + column] = from_float<T>(all.sum / all.total);
+  };
+  Form::attend(
+      store, q + at, k_cache, v_cache, table, 0, length, heads, kv_head, kv_heads, block_size,
+      scale_log2);
+}
+
 // On tensor cores. A block computes a tile of 64 * kRowTiles rows, each of its 4 warps 16 * kRowTiles
-// of them, over all their keys, kKeys at a time: K of the next keys arrives while V is multiplied, V
-// while K is. Scores, weights and sums stay in registers. Tiles of keys after the last that a warp sees
-// are not multiplied, and only those that not all of its rows see are masked.
+// of them, over all their keys, kKeys at a time: V is copied while scores are computed, K of the next
+// keys while V is multiplied. Scores, weights and sums stay in registers. Tiles of keys after the last
+// that the block's rows see are not read, and only those that not all rows of a warp see are masked.
+// Weights are 2^(score - origin): a row's origin is its highest score when it was set, and moves, with
+// all sums, only once a score is 2^kMaxExponent times as large, so that this is rare.
 // Rows in shared memory are padded by 16 bytes, so that 8 of them lie in different banks.
-// blockIdx.x counts KV heads, then tiles from the last to the first: those with most keys start first.
-template <typename T, int kHeadDim, int kRowTiles, int kKeys>
+//
+// The first blocks, one for each sequence and set of heads, take the chunks of one token. The others
+// count KV heads, then tiles from the last to the first: those with most keys start first.
+//
+// Registers are used up at head_dim 128: what looks like a matter of taste in the loop over keys decides
+// whether ptxas spills some on one architecture or another.
+template <typename Form, int kRowTiles, int kKeys>
 __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
-    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
+    // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::Element* __restrict__ k_cache,
+    const typename Form::Element* __restrict__ v_cache,
     const int* __restrict__ block_tables,     // [slots, max_blocks]
     const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
     const int* __restrict__ seq_lens,         // [seqs]
@@ -59,6 +104,9 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     int block_shift,  // log2 of block_size, which is at least 8
     int max_blocks,
     float scale_log2) {  // scale * log2(e), above 0
+  using T = typename Form::Element;
+  constexpr int kHeadDim = Form::kHeadDim;
+  static_assert(Form::kThreads == 32 * kMmaWarps, "one block size for both");
   static_assert(
       kHeadDim % 16 == 0 && kKeys % (kRunKeys * kMmaWarps) == 0, "whole fragments and runs");
   constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kMmaWarps;
@@ -71,11 +119,24 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   T* values = keys + kKeys * kStride;       // [kKeys][kStride]
   int* heads = reinterpret_cast<int*>(values + kKeys * kStride);  // [kRows]; -1 after the last row
 
-  const int kv_head = blockIdx.x % kv_heads;
-  const int last_first = (gridDim.x - 1 - blockIdx.x) / kv_heads;
+  const int head_sets = kv_heads * ((group + Form::kHeads - 1) / Form::kHeads);
+  const int block = blockIdx.x, token_blocks = seqs * head_sets;
+  if (block < token_blocks) {
+    const int seq = block / head_sets, token = query_start_loc[seq];
+    if (query_start_loc[seq + 1] - token != 1) return;
+    const int length = seq_lens[seq];
+    const int* table = block_tables;
+    if (length > 0) table += static_cast<long long>(slot_ids[seq]) * max_blocks;
+    attend_token<Form>(
+        out, q, k_cache, v_cache, table, token, length, block % head_sets, kv_heads, group,
+        1 << block_shift, scale_log2);
+    return;
+  }
+  const int kv_head = (block - token_blocks) % kv_heads;
+  const int last_first = (gridDim.x - 1 - block) / kv_heads;
   const Tile tile = find_tile(last_first, query_start_loc, seqs, tokens, group, kRows);
   const int rows = min(kRows, tile.chunk * group - tile.first_row);
-  if (rows <= 0) return;
+  if (rows <= 0 || (tile.seq >= 0 && tile.chunk == 1)) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   // Where the tile's rows lie in q and out, in heads.
   for (int r = threadIdx.x; r < kRows; r += kThreads) {
@@ -97,10 +158,11 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   }
 
   const int table = slot_ids[tile.seq] * max_blocks;  // where it begins in block_tables
-  // Row r of the tile sees key unless (key - own_key) * group > tile.first_row + r: divides nothing.
+  // Row r of the tile sees own_key + (tile.first_row + r) / group + 1 keys.
   const int own_key = length - tile.chunk;                                 // the first token's
   const int num_keys = own_key + (tile.first_row + rows - 1) / group + 1;  // that the last row sees
   const int first_row = warp * kWarpRows;                                  // of the warp
+  const int unmasked_keys = own_key + (tile.first_row + first_row) / group + 1;
 
   // Where the runs of keys that this warp copies lie in the cache, in keys.
   constexpr int kRuns = kKeys / kRunKeys / kMmaWarps;
@@ -164,8 +226,9 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
     cp_async_wait<0>();
     __syncthreads();  // K has arrived, and V is no longer in use
     copy_cached(values, v_cache, first_key);
+    find_slots(first_key + kKeys);
     float scores[kRowTiles][kKeys / 8][4] = {};
-#pragma unroll 4  // more, and ptxas loads so many fragments ahead that it spills registers
+#pragma unroll
     for (int d = 0; d < kHeadDim; d += 16) {
       unsigned a[kRowTiles][4], b[4];
 #pragma unroll
@@ -180,7 +243,7 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
       }
     }
 
-    if ((first_key + kKeys - 1 - own_key) * group > tile.first_row + first_row) {
+    if (first_key + kKeys > unmasked_keys) {
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
@@ -240,15 +303,13 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
           const float zero = -origin[i][half];
           const float left = exp2_approx(fmaf(scores[i][n][2 * half], scale_log2, zero));
           const float right = exp2_approx(fmaf(scores[i][n][2 * half + 1], scale_log2, zero));
-          totals[i][half] += left;
-          totals[i][half] += right;
+          totals[i][half] += left + right;
           weights[i][n / 2][half + n % 2 * 2] = packed<T>(left, right);
         }
       }
     }
     cp_async_wait<0>();
     __syncthreads();  // V has arrived, and K is no longer in use
-    find_slots(first_key + kKeys);
     if (first_key + kKeys < num_keys) copy_cached(keys, k_cache, first_key + kKeys);
 #pragma unroll
     for (int n = 0; n < kKeys / 16; ++n) {

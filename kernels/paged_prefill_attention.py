@@ -2,15 +2,14 @@
 
 Sequence ``s`` owns the rows ``query_start_loc[s]`` to ``query_start_loc[s+1]``, its last ones: row
 ``i`` of a chunk of ``n`` sits at position ``seq_lens[s] - n + i`` and attends to every position up
-to its own, as ``out = softmax(scale * q @ K.T) @ V``. K and V of
-the chunk are in the cache already.
+to its own: ``out = softmax(scale * q @ K.T) @ V``. K and V of the chunk are in the cache already.
 
-Rounding: scores, softmax and sum in float32, one rounding at the store; in 16-bit dtypes the weights
-too are rounded, relative to the row's largest, before they multiply V, as tensor cores take them.
-Rows that no sequence owns
-give zeros. Blocks after the last one that holds a token are not read, slots after the last token do
-not enter the result. With ``batch_invariant`` each row is computed alone, by the function that
-decode uses, so chunking does not change its bits.
+Rounding: scores, softmax and sum in float32, one rounding at the store. In 16-bit dtypes the
+weights too are rounded, each by half a unit of its last place, before they multiply V, which is how
+tensor cores take them; those of a chunk of one token are not.
+Rows that no sequence owns give zeros. Blocks after the last one that holds a token are not read,
+slots after the last token do not enter the result. With ``batch_invariant`` each row is computed
+alone, by the function that decode uses, so chunking does not change its bits.
 """
 
 from __future__ import annotations
@@ -177,7 +176,8 @@ def launches(
 ) -> tuple[Launch, ...]:
     """One block for each KV head and tile of rows, or of one token if the batch must not matter.
 
-    The grid has a tile more for each sequence, and for the tokens before and after all chunks.
+    The grid has a tile more for each sequence, and for the tokens before and after all chunks; on
+    tensor cores also blocks for each sequence, should its chunk be one token.
     """
     tokens, segments = axes["tokens"], axes["seqs"] + 2
     kv_heads, head_dim, block_size = axes["kv_heads"], axes["head_dim"], axes["block_size"]
@@ -195,16 +195,17 @@ def launches(
             ),
         )
     if takes_tensor_cores(dtype, head_dim, block_size):
-        rows, keys = mma_tile(head_dim)
+        form, (rows, keys) = attention_form(axes, dtype), mma_tile(head_dim)
         tiles = tokens * group // rows + segments
+        tile_bytes = 2 * (rows + 2 * keys) * (head_dim + 8) + 4 * rows
         sizes = (tokens, axes["seqs"], kv_heads, group, block_size.bit_length() - 1)
         return (
             Launch(
-                function=f"paged_prefill_attention<{cuda_type}, {head_dim}, {rows // 64}, {keys}>",
-                grid=(tiles * kv_heads, 1, 1),
+                function=f"paged_prefill_attention<{form.text}, {rows // 64}, {keys}>",
+                grid=(axes["seqs"] * head_sets(axes, form) + tiles * kv_heads, 1, 1),
                 block=TILE_THREADS,
                 scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
-                shared_bytes=2 * (rows + 2 * keys) * (head_dim + 8) + 4 * rows,
+                shared_bytes=max(tile_bytes, form.shared_bytes),
             ),
         )
     stride = -(-head_dim // 4) * 4 + 4
@@ -307,5 +308,10 @@ PAGED_PREFILL_ATTENTION = Kernel(
             batch_invariant=True,
         ),
     ),
-    benchmarks=(prefill_case("8b_8192", MODELS["8b"].heads, [(8192, 8192)]),),
+    benchmarks=(
+        prefill_case("8b_8192", MODELS["8b"].heads, [(8192, 8192)]),
+        prefill_case("8b_2048", MODELS["8b"].heads, [(2048, 2048)]),
+        prefill_case("8b_2048_of_8192", MODELS["8b"].heads, [(8192, 2048)]),
+        prefill_case("8b_16x512", MODELS["8b"].heads, [(512, 512)] * 16),
+    ),
 )

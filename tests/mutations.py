@@ -1490,13 +1490,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("a token sees the next one", "after / group + 1)", "after / group + 2)"),
         (
             "no causal mask",
-            "if ((first_key + kKeys - 1 - own_key) * group > tile.first_row + first_row) {",
+            "if (first_key + kKeys > unmasked_keys) {",
             "if (false) {",
         ),
         (
             "keys that only a warp's first rows do not see are not masked",
-            "> tile.first_row + first_row) {",
-            "> tile.first_row + first_row + kWarpRows - 1) {",
+            "(tile.first_row + first_row) / group + 1;",
+            "(tile.first_row + first_row + kWarpRows - 1) / group + 1;",
         ),
         (
             "mask of the first tile of keys for all",
@@ -1668,6 +1668,36 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("rows of the first warp's place", "head = heads[first_row + r];", "head = heads[r];"),
         (
+            "chunks of two tokens are taken for one",
+            "- token != 1) return;",
+            "- token > 2) return;",
+        ),
+        (
+            "a chunk of one token is computed as a tile too",
+            " || (tile.seq >= 0 && tile.chunk == 1)",
+            "",
+        ),
+        (
+            "table of another slot, one token",
+            "static_cast<long long>(slot_ids[seq]) * max_blocks",
+            "static_cast<long long>(seq) * max_blocks",
+        ),
+        (
+            "heads of the next KV head are written, one token",
+            "min(Form::kHeads, group - first_head);\n  const long long head =",
+            "Form::kHeads;\n  const long long head =",
+        ),
+        (
+            "a dead sequence of one token is left as it was",
+            "  const long long at = head * Form::kHeadDim;\n",
+            "  const long long at = head * Form::kHeadDim;\n  if (length <= 0) return;\n",
+        ),
+        (
+            "the last key is left out, one token",
+            "table, 0, length, heads",
+            "table, 0, max(length - 1, 1), heads",
+        ),
+        (
             "results are rounded twice",
             "packed<T>(sums[i][n][2 * half] * factor,",
             "packed<T>(to_float(from_float<T>(sums[i][n][2 * half])) * factor,",
@@ -1801,7 +1831,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "rows of no sequence are left as they were, simple form",
             "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n",
-            "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n  if (length <= 0) {\n    return;\n",
+            "  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];\n"
+            "  if (length <= 0) {\n    return;\n",
         ),
         (
             "rows of a tile are not padded, simple form",
@@ -1909,8 +1940,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("no tile for the tokens after all chunks", 'axes["seqs"] + 2', 'axes["seqs"]'),
         (
             "no room for the rows' places in shared memory",
-            "* (head_dim + 8) + 4 * rows,",
-            "* (head_dim + 8),",
+            "* (head_dim + 8) + 4 * rows\n",
+            "* (head_dim + 8)\n",
         ),
         (
             "tensor cores for blocks that are no power of two",
@@ -1921,6 +1952,16 @@ MUTATIONS: tuple[Mutation, ...] = (
             "shared memory without the padding, simple form",
             "stride = -(-head_dim // 4) * 4 + 4",
             "stride = -(-head_dim // 4) * 4",
+        ),
+        (
+            "no blocks for chunks of one token",
+            'axes["seqs"] * head_sets(axes, form) + tiles * kv_heads',
+            "tiles * kv_heads",
+        ),
+        (
+            "shared memory for tiles only",
+            "max(tile_bytes, form.shared_bytes)",
+            "tile_bytes",
         ),
         (
             "too few tiles where a tile has more rows",
