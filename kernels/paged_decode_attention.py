@@ -48,11 +48,11 @@ MAX_HEADS_OF_TILES = 16  # the rows of a matrix fragment; half of them for large
 MAX_HEADS_OF_VECTORS = 8  # bounded by registers
 MAX_HEAD_DIM_OF_TILES = 256  # bounded by registers, as is what counts as a large head
 LARGE_HEAD_DIM = 128
-RING_BYTES = 74 << 10  # shared memory of a block: three fit on a multiprocessor of an H100
+RING_BYTES = 74 << 10  # shared memory of a block: less than what every card gives it
 TILE_TOKENS = 16
 UNIT_TOKENS = 64  # a part of a row is whole units
 
-BLOCKS = 396  # three for each multiprocessor of an H100; each takes an equal share of the work
+BLOCKS = 264  # two for each multiprocessor of an H100; each takes an equal share of the work
 MIN_UNITS_OF_SHARE = 2  # less is not worth a block
 
 # Batch invariant, a row is cut by its own length: into so many parts, unless they were too small.
