@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import assign_buffers
-from cugraphs.executable import PlannedProgram, region_name
+from cugraphs.executable import INPUTS, PlannedProgram, input_bytes, output_region
 from cugraphs.fusion import fuse
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.kernel import WORKSPACE
@@ -40,7 +40,8 @@ def plan_program(name: str, step: Step) -> PlannedProgram:
 def plan_arena(planned: Sequence[PlannedProgram], *, workspace: bool = False) -> Arena:
     """One arena for all programs: inputs, outputs, one workspace, one space for temporaries.
 
-    Inputs and outputs of one name are the same memory in every program, sized for the largest.
+    The inputs of a program lie one after the other, so that one copy sends them; all programs share
+    their space. Outputs of one name are the same memory in every program, sized for the largest.
     One op runs at a time, so all ops share the workspace; one step runs at a time, so all programs
     share the temporaries' space. A further program that is not larger than the largest adds no
     byte.
@@ -49,12 +50,11 @@ def plan_arena(planned: Sequence[PlannedProgram], *, workspace: bool = False) ->
         planned: every program that will be bound to the arena.
         workspace: with the scratch memory of the kernels' launches, which only a GPU needs.
     """
-    sizes: dict[str, int] = {}
-    for kind in (Kind.INPUT, Kind.OUTPUT):
-        for plan in planned:
-            for buffer in plan.program.of_kind(kind):
-                name = region_name(buffer)
-                sizes[name] = max(sizes.get(name, 0), buffer.type.nbytes)
+    sizes = {INPUTS: max((input_bytes(plan.program) for plan in planned), default=0)}
+    for plan in planned:
+        for buffer in plan.program.of_kind(Kind.OUTPUT):
+            name = output_region(buffer)
+            sizes[name] = max(sizes.get(name, 0), buffer.type.nbytes)
     if workspace:
         ops = [op for plan in planned for op in plan.program.ops]
         sizes[WORKSPACE] = max((op.workspace_bytes() for op in ops), default=0)

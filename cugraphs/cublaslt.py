@@ -6,23 +6,31 @@ workspace and stream as arguments, so nothing hidden is touched. It is reached t
 structures and enumerations of a library that grows every release are better kept by its makers than
 in a binding of ours.
 
-A product is planned once, outside any capture; launching it queries and allocates nothing.
+A product is planned once, outside any capture: its algorithm is the tuning table's, else the first
+that the library's heuristics name. Nothing is timed here, and launching queries and allocates
+nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cugraphs.kernel import MatrixProduct
 from cugraphs.one_line import reason
+from cugraphs.tuning_table import Product, TuningTable, load_table
 
 # cudaDataType_t and cublasComputeType_t, which the bindings leave as integers.
 _CUDA_DTYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
 _TRANSPOSE = 1
+# cublasLtReductionScheme_t: partial sums of split-K stay in float32, so that one rounding remains.
+_REDUCTION_COMPUTE_TYPE = 2
+_log = logging.getLogger("cugraphs")
 
 
 @dataclass(frozen=True)
@@ -39,14 +47,23 @@ class MatrixShape:
 class CublasLt:
     """One cuBLASLt handle."""
 
-    def __init__(self, *, allow_tf32: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        allow_tf32: bool = False,
+        card: str | None = None,
+        tuning_table: Path | None = None,
+    ) -> None:
         """Make a handle.
 
         Args:
             allow_tf32: let float32 products round their operands to TF32.
+            card: the GPU's name, for its tuning table; None uses no table.
+            tuning_table: use this file instead of the tables that are found.
 
         Raises:
             RuntimeError: the library is not installed; the message says what to install.
+            ValueError: a tuning table cannot be read.
         """
         self._lt: Any = _import_bindings()
         try:
@@ -56,33 +73,100 @@ class CublasLt:
                 f"cuBLASLt: cannot be loaded ({reason(error)}), expected cuBLAS; "
                 "pip install 'cugraphs[cuda13]' (or cuda12)"
             ) from None
-        self._fp32_compute = _COMPUTE_32F_FAST_TF32 if allow_tf32 else _COMPUTE_32F
+        self.allow_tf32 = allow_tf32
+        self.tuning = TuningTable("", 0)
+        if card is not None:
+            self.tuning = load_table(card, self.version, tuning_table)
         self._one, self._zero = np.array([1], np.float32), np.array([0], np.float32)
         self._plans: dict[tuple[MatrixShape, int], MatrixPlan] = {}
+        self._descriptions: list[_Description] = []
 
     @property
     def version(self) -> int:
         """The library's version, for tuning tables."""
         return int(self._lt.get_version())
 
-    def plan(self, shape: MatrixShape, bias_ptr: int = 0, choice: int = 0) -> MatrixPlan:
-        """The plan for a shape; asks for the heuristics once. Not to be called in a capture.
+    def plan(self, shape: MatrixShape, bias_ptr: int = 0, *, stream: int) -> MatrixPlan:
+        """The plan for a shape, made once.
 
         Args:
             shape: of the product.
             bias_ptr: [out_features] of the operands' dtype, added before the one rounding.
-            choice: which of the library's heuristics, from its first.
+            stream: the CUstream that will run it, which must not be capturing.
 
         Raises:
-            RuntimeError: the library has no algorithm for the shape.
+            RuntimeError: the stream is capturing, or the library has no algorithm for the shape.
         """
         key = (shape, bias_ptr)
-        if choice == 0 and key in self._plans:
-            return self._plans[key]
-        plan = self._make_plan(shape, bias_ptr, choice)
-        if choice == 0:
-            self._plans[key] = plan
-        return plan
+        if key not in self._plans:
+            if _is_capturing(stream):
+                raise RuntimeError(
+                    f"cuBLASLt: {shape} is planned while its stream is capturing, expected "
+                    "before; bind a program, and run it once, before it is captured"
+                )
+            self._plans[key] = self._make_plan(shape, bias_ptr)
+        return self._plans[key]
+
+    def heuristics(
+        self,
+        shape: MatrixShape,
+        bias_ptr: int = 0,
+        *,
+        count: int = 1,
+        workspace_bytes: int = MatrixProduct.workspace_bytes,
+    ) -> list[MatrixPlan]:
+        """Plans with up to ``count`` algorithms that the library proposes, its favourite first."""
+        described = self._describe(shape, bias_ptr)
+        lt = self._lt
+        preference = lt.matmul_preference_create()
+        attributes = lt.MatmulPreferenceAttribute
+        results = np.zeros(count, lt.matmul_heuristic_result_dtype)
+        found = np.zeros(1, np.int32)
+        try:
+            for attribute, value in (
+                (attributes.MAX_WORKSPACE_BYTES, np.array([workspace_bytes], np.uint64)),
+                (attributes.REDUCTION_SCHEME_MASK, np.array([_REDUCTION_COMPUTE_TYPE], np.uint32)),
+            ):
+                lt.matmul_preference_set_attribute(
+                    preference, attribute, value.ctypes.data, value.nbytes
+                )
+            lt.matmul_algo_get_heuristic(
+                self._handle,
+                described.description,
+                *described.layouts,
+                preference,
+                count,
+                results.ctypes.data,
+                found.ctypes.data,
+            )
+        finally:
+            lt.matmul_preference_destroy(preference)
+        return [
+            MatrixPlan(described, np.array(result["algo"]), int(result["workspace_size"]))
+            for result in results[: found[0]]
+            if result["state"] == 0
+        ]
+
+    def restore(self, shape: MatrixShape, bias_ptr: int, algorithm: bytes) -> MatrixPlan | None:
+        """A plan with an algorithm of this version, from its bytes; None if it cannot run this."""
+        lt = self._lt
+        described = self._describe(shape, bias_ptr)
+        restored = np.frombuffer(algorithm, np.uint64).copy()
+        result = np.zeros(1, lt.matmul_heuristic_result_dtype)
+        try:
+            lt.matmul_algo_check(
+                self._handle,
+                described.description,
+                *described.layouts,
+                restored.ctypes.data,
+                result.ctypes.data,
+            )
+        except Exception:  # the bindings' own class, which says no more than "not supported"
+            return None
+        needed_bytes = int(result[0]["workspace_size"])
+        if result[0]["state"] != 0 or needed_bytes > MatrixProduct.workspace_bytes:
+            return None
+        return MatrixPlan(described, restored, needed_bytes)
 
     def launch(
         self, plan: MatrixPlan, out: int, x: int, weight: int, workspace: int, stream: int
@@ -99,17 +183,17 @@ class CublasLt:
         """
         self._lt.matmul(
             self._handle,
-            plan.description,
+            plan.described.description,
             self._one.ctypes.data,
             weight,
-            plan.weight_layout,
+            plan.described.weight_layout,
             x,
-            plan.x_layout,
+            plan.described.x_layout,
             self._zero.ctypes.data,
             out,
-            plan.out_layout,
+            plan.described.out_layout,
             out,
-            plan.out_layout,
+            plan.described.out_layout,
             plan.algorithm.ctypes.data,
             workspace,
             MatrixProduct.workspace_bytes,
@@ -118,20 +202,40 @@ class CublasLt:
 
     def close(self) -> None:
         """Destroy every plan and the handle."""
-        for plan in self._plans.values():
-            self._lt.matmul_desc_destroy(plan.description)
-            for layout in (plan.weight_layout, plan.x_layout, plan.out_layout):
+        for described in self._descriptions:
+            self._lt.matmul_desc_destroy(described.description)
+            for layout in (described.weight_layout, described.x_layout, described.out_layout):
                 self._lt.matrix_layout_destroy(layout)
+        self._descriptions.clear()
         self._plans.clear()
         self._lt.destroy(self._handle)
 
-    def _make_plan(self, shape: MatrixShape, bias_ptr: int, choice: int) -> MatrixPlan:
+    def product(self, shape: MatrixShape) -> Product:
+        """What tuning tables call a shape."""
+        dtype = "tf32" if self.allow_tf32 and shape.dtype == "float32" else shape.dtype
+        return Product(dtype, shape.out_features, shape.in_features, shape.has_bias)
+
+    def _make_plan(self, shape: MatrixShape, bias_ptr: int) -> MatrixPlan:
+        choice = self.tuning.find(self.product(shape), shape.tokens)
+        if choice is not None and choice.algorithm is not None:
+            plan = self.restore(shape, bias_ptr, choice.algorithm)
+            if plan is not None:
+                return plan
+            _log.info("cuBLASLt: the tuned algorithm cannot run %s; the library chooses", shape)
+        plans = self.heuristics(shape, bias_ptr)
+        if not plans:
+            raise RuntimeError(f"cuBLASLt: there is no algorithm for {shape}, expected one")
+        return plans[0]
+
+    def _describe(self, shape: MatrixShape, bias_ptr: int) -> _Description:
         lt = self._lt
         dtype = _CUDA_DTYPES[shape.dtype]
-        compute = self._fp32_compute if shape.dtype == "float32" else _COMPUTE_32F
+        tf32 = self.allow_tf32 and shape.dtype == "float32"
         # cuBLASLt is column-major: there, our row-major arrays are transposed, and the product is
         # out.T = weight.T.T @ x.T.
-        description = lt.matmul_desc_create(compute, _CUDA_DTYPES["float32"])
+        description = lt.matmul_desc_create(
+            _COMPUTE_32F_FAST_TF32 if tf32 else _COMPUTE_32F, _CUDA_DTYPES["float32"]
+        )
         attributes = lt.MatmulDescAttribute
         self._set(description, attributes.TRANSA, _TRANSPOSE, np.int32)
         if shape.has_bias:
@@ -139,35 +243,14 @@ class CublasLt:
             self._set(description, attributes.BIAS_POINTER, bias_ptr, np.uint64)
             self._set(description, attributes.BIAS_DATA_TYPE, dtype, np.int32)
         k, m, n = shape.in_features, shape.out_features, shape.tokens
-        weight_layout = lt.matrix_layout_create(dtype, k, m, k)
-        x_layout = lt.matrix_layout_create(dtype, k, n, k)
-        out_layout = lt.matrix_layout_create(dtype, m, n, m)
-        preference = lt.matmul_preference_create()
-        limit = np.array([MatrixProduct.workspace_bytes], np.uint64)
-        lt.matmul_preference_set_attribute(
-            preference, lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES, limit.ctypes.data, 8
+        described = _Description(
+            description,
+            weight_layout=lt.matrix_layout_create(dtype, k, m, k),
+            x_layout=lt.matrix_layout_create(dtype, k, n, k),
+            out_layout=lt.matrix_layout_create(dtype, m, n, m),
         )
-        results = np.zeros(choice + 1, lt.matmul_heuristic_result_dtype)
-        count = np.zeros(1, np.int32)
-        layouts = (weight_layout, x_layout, out_layout, out_layout)
-        try:
-            lt.matmul_algo_get_heuristic(
-                self._handle,
-                description,
-                *layouts,
-                preference,
-                choice + 1,
-                results.ctypes.data,
-                count.ctypes.data,
-            )
-        finally:
-            lt.matmul_preference_destroy(preference)
-        if count[0] <= choice:
-            raise RuntimeError(
-                f"cuBLASLt: {count[0]} algorithms for {shape}, expected {choice + 1}"
-            )
-        algorithm = results[choice : choice + 1]["algo"].copy()
-        return MatrixPlan(description, weight_layout, x_layout, out_layout, algorithm)
+        self._descriptions.append(described)
+        return described
 
     def _set(self, description: int, attribute: int, value: int, type_: type[np.generic]) -> None:
         buffer = np.array([value], type_)
@@ -176,15 +259,37 @@ class CublasLt:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class MatrixPlan:
-    """A product that is ready to launch: cuBLASLt's descriptors and the chosen algorithm."""
+@dataclass(frozen=True)
+class _Description:
+    """cuBLASLt's descriptors of a product and its operands."""
 
     description: int
     weight_layout: int
     x_layout: int
     out_layout: int
+
+    @property
+    def layouts(self) -> tuple[int, int, int, int]:
+        """Of A, B, C and D, as the library calls them; C is D."""
+        return (self.weight_layout, self.x_layout, self.out_layout, self.out_layout)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixPlan:
+    """A product that is ready to launch: cuBLASLt's descriptors and the chosen algorithm."""
+
+    described: _Description
     algorithm: np.ndarray[Any, Any]
+    workspace_bytes: int
+
+
+def _is_capturing(stream: int) -> bool:
+    from cuda.bindings import driver
+
+    error, status = driver.cuStreamIsCapturing(driver.CUstream(stream))
+    if error:
+        raise RuntimeError(f"cuBLASLt: the driver does not know the stream ({error.name})")
+    return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 def _import_bindings() -> Any:  # noqa: ANN401 - a module without types

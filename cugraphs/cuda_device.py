@@ -6,9 +6,10 @@ Imported only where a GPU is wanted. One stream; nothing here synchronises excep
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,12 @@ import numpy as np
 from cugraphs.arena import POISON
 from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
-from cugraphs.device import converted
+from cugraphs.cuda_graph import CudaGraph, capture
+from cugraphs.cuda_kv_pool import CudaKVPool
+from cugraphs.device import InputStaging, KVPool, Run, converted
+from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare
 from cugraphs.one_line import reason
 from cugraphs.program import Buffer, Program
@@ -116,13 +121,30 @@ def _check_bindings(cuda_major: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _CudaOp:
-    """One op's launches, and the temporaries that no later op touches."""
+class _PinnedStaging:
+    """Two pinned twins of the arena's inputs; an event after each copy says when it was taken."""
 
-    label: str
-    launches: Sequence[Prepared]
-    dead: Sequence[Array]
+    def __init__(self, cupy: Any, inputs: Any, stream: Any) -> None:  # noqa: ANN401
+        nbytes = int(inputs.nbytes)
+        self._stream = stream
+        self._runtime = cupy.cuda.runtime
+        self._inputs = inputs  # keeps the memory
+        memory = [cupy.cuda.alloc_pinned_memory(max(nbytes, 1)) for _ in range(2)]
+        self.twins: tuple[Array, ...] = tuple(np.frombuffer(m, np.uint8, nbytes) for m in memory)
+        self._taken = [cupy.cuda.Event(disable_timing=True) for _ in memory]
+        self._current = 0
+
+    def next(self) -> int:
+        self._taken[self._current].synchronize()
+        return self._current
+
+    def send(self, nbytes: int) -> None:
+        source = self.twins[self._current].ctypes.data
+        target, stream = int(self._inputs.data.ptr), int(self._stream.ptr)
+        kind = self._runtime.memcpyHostToDevice
+        self._runtime.memcpyAsync(target, source, nbytes, kind, stream)
+        self._taken[self._current].record(self._stream)
+        self._current = 1 - self._current
 
 
 class CudaDevice:
@@ -131,23 +153,29 @@ class CudaDevice:
     name = "cuda"
     shares_host_memory = False
     uses_workspace = True
+    has_graphs = True
 
-    def __init__(self, *, allow_tf32: bool = False) -> None:
+    def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
         """Take the current device.
 
         Args:
             allow_tf32: let float32 matrix products round their operands to TF32.
+            tuning_table: a file of ``cugraphs tune``; None takes what there is for this GPU.
 
         Raises:
             CudaUnavailable: as :func:`check_cuda`.
             RuntimeError: cuBLASLt is not installed.
+            ValueError: a tuning table cannot be read.
         """
         self.gpu_name = check_cuda()
         import cupy
 
         self._cupy: Any = cupy
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
-        self.cublaslt = CublasLt(allow_tf32=allow_tf32)
+        self.cublaslt = CublasLt(
+            allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
+        )
+        self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
 
     @property
     def free_bytes(self) -> int:
@@ -163,6 +191,12 @@ class CudaDevice:
     def multiprocessors(self) -> int:
         """Streaming multiprocessors of the GPU."""
         return int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+    @property
+    def l2_cache_bytes(self) -> int:
+        """Size of the GPU's L2 cache."""
+        properties = self._cupy.cuda.runtime.getDeviceProperties(self._cupy.cuda.Device().id)
+        return int(properties["l2CacheSize"])
 
     def allocate_bytes(self, nbytes: int) -> Any:  # noqa: ANN401 - CuPy has no types
         """A uint8 array straight from the driver, without CuPy's pool. Raises MemoryError."""
@@ -189,28 +223,45 @@ class CudaDevice:
 
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""
-        host: Array = array.get(stream=self.stream)
+        with self.stream:  # where an array that is not contiguous is packed
+            host: Array = array.get(stream=self.stream)
         self.stream.synchronize()
         return host
 
-    def host_array(self, like: Any) -> Array:  # noqa: ANN401
-        """Pinned host memory of the same shape and dtype."""
-        count = int(np.prod(like.shape))
-        memory = self._cupy.cuda.alloc_pinned_memory(max(like.nbytes, 1))
-        return np.frombuffer(memory, like.dtype, count).reshape(like.shape)
+    def copy(self, target: Any, source: Any) -> None:  # noqa: ANN401
+        """Queue a copy within the device's memory; both are contiguous."""
+        target.data.copy_from_device_async(source.data, source.nbytes, self.stream)
 
+    def owns(self, array: object) -> bool:
+        """Every CuPy array."""
+        return isinstance(array, self._cupy.ndarray)
+
+    def wait_for_caller(self) -> None:
+        """This stream waits for CuPy's current one."""
+        self._reached.record(self._cupy.cuda.get_current_stream())
+        self.stream.wait_event(self._reached)
+
+    def let_caller_wait(self) -> None:
+        """CuPy's current stream waits for this one."""
+        self._reached.record(self.stream)
+        self._cupy.cuda.get_current_stream().wait_event(self._reached)
+
+    def stage(self, inputs: Any) -> InputStaging:  # noqa: ANN401
+        """Two pinned twins."""
+        return _PinnedStaging(self._cupy, inputs, self.stream)
+
+    @held_collection()  # thousands of objects come, none goes
     def bind(
         self,
         program: Program,
         arrays: Mapping[Buffer, Any],
-        inputs: Mapping[str, tuple[Any, Array]],
         *,
         workspace: Any,  # noqa: ANN401
         poison: bool,
-    ) -> Callable[[], None]:
-        """Prepare every launch; the call queues them all and returns before they have run."""
-        ranges = live_ranges(program)
-        ops = []
+    ) -> list[Run]:
+        """Prepare every launch; a call queues those of its op and returns before they have run."""
+        ranges = live_ranges(program) if poison else {}
+        ops: list[Run] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
             launches = prepare(
@@ -221,25 +272,34 @@ class CudaDevice:
                 cublaslt=self.cublaslt,
                 workspace=workspace,
             )
-            dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
-            ops.append(_CudaOp(f"op {index} {op.kernel.name}", launches, list(dead.values())))
+            label = f"op {index} {op.kernel.name}"
+            ruined: list[Any] = []
+            if poison:
+                dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
+                ruined = [*dead.values(), *([] if workspace is None else [workspace])]
+            ops.append(partial(self._run_op, label, launches, ruined))
+        return ops
 
-        def run() -> None:
-            for device_array, host_array in inputs.values():
-                device_array.set(host_array, stream=self.stream)
-            for op in ops:
-                try:
-                    for launch in op.launches:
-                        launch()
-                except Exception as error:
-                    error.add_note(f"in {op.label}")
-                    raise
-                if poison:
-                    self._poison(op.dead)
-                    if workspace is not None:
-                        self._poison([workspace])
+    def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:
+        try:
+            for launch in launches:
+                launch()
+        except Exception as error:
+            error.add_note(f"in {label}")
+            raise
+        self._poison(ruined)
 
-        return run
+    def capture(self, run: Run) -> CudaGraph:
+        """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
+        return capture(self.stream, run)
+
+    def address(self, array: Any) -> int:  # noqa: ANN401
+        """CuPy's."""
+        return int(array.data.ptr)
+
+    def kv_pool(self, cache: KVCacheShape) -> KVPool:
+        """Reserved addresses, backed once it is known what is left."""
+        return CudaKVPool(cache, self.stream)
 
     def poison(self, arrays: Mapping[str, Any]) -> None:
         """Fill arrays with NaN bytes."""

@@ -6,17 +6,81 @@ CuPy.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from cugraphs.arena import numpy_bytes
+from cugraphs.arena import allocate_arrays, numpy_bytes
 from cugraphs.buffer_assignment import ALIGNMENT_BYTES
 from cugraphs.interpreter import bind_ops, poison_arrays, run_ops
 from cugraphs.kernel import DTYPES, Array
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.program import Buffer, Program
+
+Run = Callable[[], None]
+
+
+class Replay(Protocol):
+    """A captured step."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Launches, copies and fills in it."""
+
+    def launch(self) -> None:
+        """Queue it."""
+
+    def node_kinds(self) -> Counter[str]:
+        """How many nodes there are of each kind."""
+
+    def pageable_copies(self) -> int:
+        """Copies from or to host memory that is not pinned."""
+
+    def dot(self) -> str:
+        """It in Graphviz's language, with each node's parameters."""
+
+
+class InputStaging(Protocol):
+    """Host memory that is filled with a step's inputs while the step before may still run.
+
+    Attributes:
+        twins: uint8 arrays as large as the arena's region of inputs, filled in turn.
+    """
+
+    twins: tuple[Array, ...]
+
+    def next(self) -> int:
+        """The index of the twin to fill now; waits until the device has copied it."""
+
+    def send(self, nbytes: int) -> None:
+        """Queue the copy of its first bytes into the arena; the next twin is then the other."""
+
+
+class KVPool(Protocol):
+    """The KV cache's memory, whose addresses are known before its size.
+
+    Attributes:
+        arrays: K and V of every layer, by buffer name, at their largest.
+    """
+
+    arrays: dict[str, Array]
+
+    def back(self, num_blocks: int) -> None:
+        """Give the first blocks memory; the others are never to be touched.
+
+        Raises:
+            MemoryError: it does not fit.
+        """
+
+    def bytes_of(self, num_blocks: int) -> int:
+        """Memory that so many blocks take."""
+
+    def blocks_in(self, nbytes: int) -> int:
+        """The most blocks that take no more than ``nbytes``."""
 
 
 class Device(Protocol):
@@ -25,6 +89,15 @@ class Device(Protocol):
     name: str
     shares_host_memory: bool  # host code can write its arrays directly
     uses_workspace: bool  # kernels' launches need scratch memory
+    has_graphs: bool  # it can capture
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nobody uses now."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All memory."""
 
     def allocate_bytes(self, nbytes: int) -> Array:
         """A uint8 array aligned to 256 bytes, contents undefined.
@@ -42,30 +115,89 @@ class Device(Protocol):
     def read(self, array: Array) -> Array:
         """The contents as a host array; waits until they are computed. May be a view."""
 
-    def host_array(self, like: Array) -> Array:
-        """A host array to fill before each step in place of ``like``; ``like`` itself if it can."""
+    def copy(self, target: Array, source: Array) -> None:
+        """Queue a copy between two of its arrays of one shape and dtype."""
+
+    def owns(self, array: object) -> bool:
+        """Whether it is one of the device's arrays, in the device's memory."""
+
+    def wait_for_caller(self) -> None:
+        """What is queued from here on runs after what the caller has queued on arrays of its own.
+
+        Where the device runs in a stream, the caller's is the current one of its array library.
+        """
+
+    def let_caller_wait(self) -> None:
+        """What the caller queues from here on runs after all that is queued here."""
+
+    def stage(self, inputs: Array) -> InputStaging:
+        """Host memory for the arena's region of inputs, uint8 [bytes]."""
 
     def bind(
         self,
         program: Program,
         arrays: Mapping[Buffer, Array],
-        inputs: Mapping[str, tuple[Array, Array]],
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> Callable[[], None]:
-        """A call that copies ``inputs`` (device array, host array) and runs the program.
+    ) -> list[Run]:
+        """A call for each op of the program, that queues it on whatever its operands hold.
 
         Args:
             program: the step.
             arrays: of every buffer, with their bound shapes.
-            inputs: by name.
             workspace: uint8 [bytes]; scratch memory for launches, where the device uses any.
             poison: fill temporaries with NaN bytes after their last use.
         """
 
+    def capture(self, run: Run) -> Replay:
+        """Record what ``run`` queues as one graph, on a device that has graphs.
+
+        Raises:
+            CaptureError: it cannot be captured.
+        """
+
+    def address(self, array: Array) -> int:
+        """Where an array's first byte is."""
+
+    def kv_pool(self, cache: KVCacheShape) -> KVPool:
+        """Memory for at most ``cache.num_blocks`` blocks of K and V."""
+
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""
+
+
+class CaptureError(RuntimeError):
+    """A step could not be captured; the message names the op."""
+
+
+class _InPlace:
+    """Inputs that the host writes where the step reads them."""
+
+    def __init__(self, inputs: Array) -> None:
+        self.twins: tuple[Array, ...] = (inputs,)
+
+    def next(self) -> int:
+        return 0
+
+    def send(self, nbytes: int) -> None:
+        pass
+
+
+class _ZeroedPool:
+    """A pool whose memory comes as it is written."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self.arrays = arrays
+
+    def back(self, num_blocks: int) -> None:
+        pass
+
+    def bytes_of(self, num_blocks: int) -> int:
+        return sum(array[:1].nbytes for array in self.arrays.values()) * num_blocks
+
+    def blocks_in(self, nbytes: int) -> int:
+        return nbytes // self.bytes_of(1)
 
 
 class CpuDevice:
@@ -74,6 +206,17 @@ class CpuDevice:
     name = "cpu"
     shares_host_memory = True
     uses_workspace = False
+    has_graphs = False
+
+    @property
+    def free_bytes(self) -> int:
+        """What the kernel can still give, without swapping."""
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+
+    @property
+    def total_bytes(self) -> int:
+        """All of the machine's memory."""
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
     def allocate_bytes(self, nbytes: int) -> Array:
         """A uint8 array aligned to 256 bytes. Raises MemoryError with the size."""
@@ -99,21 +242,46 @@ class CpuDevice:
         """The array itself."""
         return array
 
-    def host_array(self, like: Array) -> Array:
-        """``like`` itself."""
-        return like
+    def copy(self, target: Array, source: Array) -> None:
+        """At once."""
+        np.copyto(target, source)
+
+    def owns(self, array: object) -> bool:
+        """Every NumPy array."""
+        return isinstance(array, np.ndarray)
+
+    def wait_for_caller(self) -> None:
+        """Everything is done when its call returns."""
+
+    def let_caller_wait(self) -> None:
+        """As :meth:`wait_for_caller`."""
+
+    def stage(self, inputs: Array) -> InputStaging:
+        """The region itself is the one twin."""
+        return _InPlace(inputs)
 
     def bind(
         self,
         program: Program,
         arrays: Mapping[Buffer, Array],
-        inputs: Mapping[str, tuple[Array, Array]],
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> Callable[[], None]:
-        """Run the references; inputs are where the host wrote them."""
-        return partial(run_ops, bind_ops(program, arrays), poison=poison)
+    ) -> list[Run]:
+        """Run the references."""
+        return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
+
+    def capture(self, run: Run) -> Replay:
+        """The CPU has no graphs."""
+        raise CaptureError("the CPU has no graphs")
+
+    def address(self, array: Array) -> int:
+        """NumPy's."""
+        return int(array.ctypes.data)
+
+    def kv_pool(self, cache: KVCacheShape) -> KVPool:
+        """All of it: a page takes memory only once it is written."""
+        return _ZeroedPool(allocate_arrays(cache.types, self.zero_bytes))
 
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""

@@ -6,8 +6,9 @@ Every choice is logged with its reason.
 from __future__ import annotations
 
 import logging
-import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from cugraphs.cuda_device import CudaDevice, has_driver
@@ -17,7 +18,6 @@ from cugraphs.kv_cache import KVCacheShape
 BLOCK_SIZE = 16  # tokens in a KV block
 CPU_KV_SHARE = 0.25  # of the machine's memory, for the KV pool unless num_kv_blocks is given
 GPU_MEMORY_UTILIZATION = 0.9  # of the device's memory, for everything
-GPU_RESERVE_BYTES = 2 << 30  # of it for the arena, cubins and cuBLASLt; the planning is coarse yet
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _log = logging.getLogger("cugraphs")
 
@@ -42,25 +42,38 @@ class ModelSizes(Protocol):
         """Weights of the model."""
 
 
-def choose_device(device: str) -> Device:
+def choose_device(
+    device: str, *, allow_tf32: bool = False, tuning_table: str | Path | None = None
+) -> Device:
     """The device called ``device``; "auto" takes a GPU if one can be used, and says why not.
 
+    Args:
+        device: "auto", "cpu" or "cuda".
+        allow_tf32: float32 matrix products may round their operands to TF32.
+        tuning_table: a file of ``cugraphs tune``, for a GPU; None takes what there is for it.
+
     Raises:
-        ValueError: another name.
+        ValueError: another name, or a tuning table that cannot be read.
+        TypeError: ``allow_tf32`` or ``tuning_table`` is something else.
         CudaUnavailable: "cuda" is asked for and cannot be used.
     """
     _log_to_stderr()
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"LLM: device is {device!r}, expected 'auto', 'cpu' or 'cuda'")
+    if type(allow_tf32) is not bool:
+        raise TypeError(f"LLM: allow_tf32 is {allow_tf32!r}, expected True or False")
+    if not isinstance(tuning_table, str | Path | None):
+        raise TypeError(f"LLM: tuning_table is {tuning_table!r}, expected a path or None")
+    table = None if tuning_table is None else Path(tuning_table)
     if device == "cpu":
         return CpuDevice()
     if device == "cuda":
-        return CudaDevice()
+        return CudaDevice(allow_tf32=allow_tf32, tuning_table=table)
     if not has_driver():
         _log.info("device cpu: this machine has no NVIDIA driver")
         return CpuDevice()
     try:
-        gpu = CudaDevice()
+        gpu = CudaDevice(allow_tf32=allow_tf32, tuning_table=table)
     except RuntimeError as error:  # CudaUnavailable, or no cuBLASLt
         _log.info("device cpu: %s", str(error).removeprefix("cuda: "))
         return CpuDevice()
@@ -68,8 +81,12 @@ def choose_device(device: str) -> Device:
     return gpu
 
 
-def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:
+def choose_dtype(
+    dtype: str, device: Device, checkpoint_dtype: str, *, allow_tf32: bool = False
+) -> str:
     """The dtype to compute in: the checkpoint's own on a GPU, float32 on the CPU.
+
+    ``allow_tf32`` is a permission: where nothing can use it, that is said, and no error.
 
     Raises:
         ValueError: a dtype that is not known.
@@ -79,10 +96,75 @@ def choose_dtype(dtype: str, device: Device, checkpoint_dtype: str) -> str:
     if device.shares_host_memory:
         note = "" if dtype in ("auto", "float32") else f", not in {dtype}"
         _log.info("dtype float32: the CPU computes in float32%s", note)
+        if allow_tf32:
+            _log.info("allow_tf32 has no effect: the CPU does not round to TF32")
         return "float32"
     chosen = checkpoint_dtype if dtype == "auto" else dtype
     _log.info("dtype %s%s", chosen, ": the checkpoint's own" if dtype == "auto" else "")
+    if allow_tf32 and chosen != "float32":
+        _log.info("allow_tf32 has no effect: the dtype is %s, TF32 is of float32 alone", chosen)
     return chosen
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """How much memory the KV cache may take; a number of blocks or bytes goes before the share.
+
+    Args:
+        num_kv_blocks: blocks, the scratch block included.
+        kv_cache_bytes: bytes.
+        gpu_memory_utilization: of a GPU's memory, what everything on it may take; the cache gets
+            what is left.
+    """
+
+    num_kv_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION
+
+    def __post_init__(self) -> None:
+        """Refuse what is no budget."""
+        if self.num_kv_blocks is not None and self.kv_cache_bytes is not None:
+            raise ValueError(
+                f"LLM: num_kv_blocks is {self.num_kv_blocks} and kv_cache_bytes "
+                f"{self.kv_cache_bytes}, expected one of them"
+            )
+        if self.kv_cache_bytes is not None and type(self.kv_cache_bytes) is not int:
+            raise TypeError(f"LLM: kv_cache_bytes is {self.kv_cache_bytes!r}, expected an integer")
+        share = self.gpu_memory_utilization
+        if not (isinstance(share, int | float) and 0 < share <= 1):
+            raise ValueError(
+                f"LLM: gpu_memory_utilization is {share!r}, expected above 0 and at most 1"
+            )
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether the cache's own size is given."""
+        return self.num_kv_blocks is not None or self.kv_cache_bytes is not None
+
+    def kv_bytes(self, device: Device) -> int:
+        """Bytes that the cache may take at most; on a GPU it gets fewer in the end."""
+        if self.kv_cache_bytes is not None:
+            return self.kv_cache_bytes
+        share = CPU_KV_SHARE if device.shares_host_memory else self.gpu_memory_utilization
+        return int(device.total_bytes * share)
+
+    def check(self, cache: KVCacheShape) -> None:
+        """Refuse a cache that is larger than the bytes that were asked for.
+
+        Raises:
+            ValueError: not even one sequence fits.
+        """
+        if self.kv_cache_bytes is not None and cache.nbytes > self.kv_cache_bytes:
+            raise ValueError(
+                f"LLM: kv_cache_bytes is {self.kv_cache_bytes}, expected at least {cache.nbytes} "
+                f"for one sequence of {cache.max_model_len} tokens; raise it or lower max_model_len"
+            )
+
+    def device_bytes(self, device: Device) -> int | None:
+        """Of the device's memory, what everything may take; None where the cache's size is set."""
+        if self.is_explicit or device.shares_host_memory:
+            return None
+        return int(device.total_bytes * self.gpu_memory_utilization)
 
 
 def plan_kv_cache(
@@ -117,22 +199,13 @@ def plan_kv_cache(
     if num_kv_blocks is None:
         affordable = available_bytes // shape(1).bytes_per_block
         num_kv_blocks = 1 + max(per_sequence, min(per_sequence * max_num_seqs, affordable))
-    elif not isinstance(num_kv_blocks, int) or num_kv_blocks < per_sequence + 1:
+    elif type(num_kv_blocks) is not int or num_kv_blocks < per_sequence + 1:
         raise ValueError(
             f"LLM: num_kv_blocks is {num_kv_blocks!r}, expected at least {per_sequence + 1}: "
             f"{per_sequence} for max_model_len {max_model_len} and the scratch block; "
             "raise it or lower max_model_len"
         )
     return shape(num_kv_blocks)
-
-
-def kv_bytes_available(device: Device, config: ModelSizes, dtype: str) -> int:
-    """Bytes that the KV pool may take on ``device`` before anything else is loaded."""
-    if not isinstance(device, CudaDevice):
-        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * CPU_KV_SHARE)
-    weight_bytes = config.num_parameters * (4 if dtype == "float32" else 2)
-    free_bytes = device.free_bytes - int(device.total_bytes * (1 - GPU_MEMORY_UTILIZATION))
-    return max(free_bytes - weight_bytes - GPU_RESERVE_BYTES, 0)
 
 
 class _StderrHandler(logging.Handler):

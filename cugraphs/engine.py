@@ -5,7 +5,8 @@ Knows no files and no devices; the runner and the tokenizer arrive as arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,11 +17,14 @@ from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
 from cugraphs.outputs import Logprob
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sampling_state import MAX_EOS_TOKEN_IDS
 from cugraphs.scheduler import ScheduledChunk, Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
+from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
+from cugraphs.statistics import EngineCounters, EngineStats, RequestTimes
 from cugraphs.step_state import Chunk
 from cugraphs.tokenizer import Tokenizer
+
+PRIORITY_SPAN = 1000  # requests that one step of priority lets a request overtake
 
 
 class Engine:
@@ -34,6 +38,7 @@ class Engine:
         vocab_size: int,
         max_num_seqs: int,
         seed: int | None = None,
+        prefix_caching: bool = True,
     ) -> None:
         """Start with no requests.
 
@@ -43,6 +48,7 @@ class Engine:
             vocab_size: of the model; token ids are below it.
             max_num_seqs: sequences that run at once.
             seed: makes the seeds of requests without one repeatable; None draws them at random.
+            prefix_caching: a prompt that begins as an earlier one did uses its blocks.
 
         Raises:
             ValueError: the KV cache cannot hold one sequence of the model's length; or the model
@@ -57,10 +63,14 @@ class Engine:
         self._requests: set[Request] = set()
         self._aborted: list[Request] | None = None  # during a step: those that end after it
         self._owner: dict[TokenSequence, tuple[Request, Completion]] = {}
+        self._counters = EngineCounters()
+        self.on_finished: list[Callable[[RequestTimes], None]] = []  # for each request that ends
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
-        self.blocks = BlockManager(cache.num_blocks, cache.block_size)
+        self.blocks = BlockManager(
+            runner.num_kv_blocks, cache.block_size, prefix_caching=prefix_caching
+        )
         needed = self.blocks.blocks_for(cache.max_model_len)
         if self.blocks.num_usable < needed:
             raise ValueError(
@@ -85,6 +95,8 @@ class Engine:
         prompt_token_ids: Sequence[int],
         params: SamplingParams,
         prompt: str | None = None,
+        *,
+        priority: int = 0,
     ) -> Request:
         """Queue a prompt.
 
@@ -92,6 +104,8 @@ class Engine:
             prompt_token_ids: 1 to ``max_model_len - 1`` token ids.
             params: how to continue it.
             prompt: its text, handed back in the outputs.
+            priority: a request goes before those that came up to ``PRIORITY_SPAN`` requests
+                earlier, for each step that its priority is lower. So none waits for ever.
 
         Returns:
             The request, which grows with every step.
@@ -106,11 +120,15 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
-        completions = []
+        order = self._next_request_id + priority * PRIORITY_SPAN
+        shares = len(token_ids) > self.blocks.block_size  # a block that the samples can share
+        completions: list[Completion] = []
         for sample_index in range(params.n):
             sequence = TokenSequence(
-                self._next_seq_id, token_ids, params, max_tokens, seed, sample_index
+                self._next_seq_id, token_ids, params, max_tokens, seed, sample_index, order
             )
+            if completions and self.blocks.prefix_caching and shares:
+                sequence.leader = completions[0].sequence
             self._next_seq_id += 1
             completions.append(Completion(sequence, self._tokenizer))
         prompt_logprobs: list[dict[int, Logprob] | None] | None = (
@@ -135,7 +153,30 @@ class Engine:
                     completion.sequence.finish("abort")
                     completion.flush()
                 self._drop(completion.sequence)
-        self._requests.discard(request)
+        self._end(request)
+
+    def stats(self) -> EngineStats:
+        """Counters since the start, and what is so now."""
+        blocks, counts, mine = self.blocks, self._runner.counts, self._counters
+        return EngineStats(
+            requests_waiting=len(self.scheduler.waiting),
+            requests_running=len(self.scheduler.running),
+            requests_finished=mine.requests_finished,
+            steps=mine.steps,
+            prompt_tokens=mine.prompt_tokens,
+            generated_tokens=mine.generated_tokens,
+            cached_tokens=blocks.num_cached_tokens,
+            preemptions=self.scheduler.num_preemptions,
+            kv_blocks=blocks.num_usable,
+            kv_blocks_used=blocks.num_usable - blocks.num_free,
+            kv_blocks_cached=blocks.num_cached,
+            captures=counts.captures,
+            replays=dict(counts.replays),
+            eager_steps=dict(counts.eager_steps),
+            padding_rows=counts.padding_rows,
+            off_ladder_steps=counts.off_ladder_steps,
+            host_seconds=dict(mine.host_seconds),
+        )
 
     def has_unfinished(self) -> bool:
         """Whether any request waits or runs."""
@@ -161,14 +202,24 @@ class Engine:
                 self.abort(request)
 
     def _step(self) -> list[Request]:
-        scheduled = self.scheduler.schedule()
+        counters = self._counters
+        with counters.phase("schedule"):
+            scheduled = self.scheduler.schedule()
         if not scheduled:
             return []
-        for chunk in scheduled:
-            if chunk.is_new:
-                self._write_slot(chunk.sequence)
-        chunks = [self._chunk(item) for item in scheduled]
-        return self._collect(scheduled, chunks, self._runner.run(chunks))
+        with counters.phase("prepare"):
+            now_s = time.perf_counter()
+            for item in scheduled:
+                if item.is_new:
+                    self._write_slot(item.sequence)
+                    request, _ = self._owner[item.sequence]
+                    request.clock.begin(now_s, item.sequence.num_computed)
+            chunks = [self._chunk(item) for item in scheduled]
+        with counters.phase("run"):
+            outputs = self._runner.run(chunks)
+        with counters.phase("collect"):
+            counters.steps += 1
+            return self._collect(scheduled, chunks, outputs)
 
     def _chunk(self, scheduled: ScheduledChunk) -> Chunk:
         """The tokens of a scheduled chunk, and what is wanted of its rows."""
@@ -197,11 +248,14 @@ class Engine:
     ) -> list[Request]:
         """Hand each row's results to its sequence, and drop the sequences that end."""
         progressed: dict[Request, None] = {}  # in the order of the rows
+        now_s = time.perf_counter()
         row = 0
         for item, chunk in zip(scheduled, chunks, strict=True):
             sequence = item.sequence
             request, completion = self._owner[sequence]
             sequence.num_computed += item.num_tokens
+            self._counters.prompt_tokens += item.num_tokens - chunk.is_decode
+            self.blocks.register(sequence.seq_id, sequence.tokens, sequence.num_computed)
             for position, token_id in enumerate(chunk.prompt_targets, start=chunk.start):
                 if position == sequence.num_prompt_logprobs:  # else known: it was preempted since
                     sequence.num_prompt_logprobs += 1
@@ -221,12 +275,14 @@ class Engine:
                 completion.logprobs.append(self._logprobs(outputs, row, token_id))
             row += 1
             completion.append(token_id)
+            self._counters.generated_tokens += 1
+            request.clock.token(now_s, is_first=len(sequence.output_token_ids) == 1)
             if sequence.finish_reason is not None:
                 self._drop(sequence)
             progressed[request] = None
         for request in progressed:
             if request.finished:
-                self._requests.discard(request)
+                self._end(request)
         return list(progressed)
 
     def _logprobs(
@@ -259,7 +315,16 @@ class Engine:
             stop_token_ids=[*eos, *(params.stop_token_ids or ())],
             prompt_token_ids=sequence.prompt_token_ids,
             output_token_ids=sequence.output_token_ids,
+            end_position=len(sequence.prompt_token_ids) + sequence.max_tokens,
         )
+
+    def _end(self, request: Request) -> None:
+        if request in self._requests:
+            self._requests.discard(request)
+            request.clock.end_s = time.perf_counter()
+            self._counters.requests_finished += 1
+            for callback in self.on_finished:
+                callback(request.clock.times)
 
     def _drop(self, sequence: TokenSequence) -> None:
         self.scheduler.finish(sequence)

@@ -1,4 +1,4 @@
-"""One program bound to memory: arena views for inputs, outputs and temporaries, and run.
+"""One program bound to memory: arena views for inputs, outputs and temporaries, run or replayed.
 
 A program is planned at its largest row count. ``bind`` cuts shorter views at the same offsets.
 """
@@ -6,17 +6,21 @@ A program is planned at its largest row count. ``bind`` cuts shorter views at th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cugraphs.arena import Arena
-from cugraphs.buffer_assignment import BufferAssignment
-from cugraphs.device import Device
+from cugraphs.buffer_assignment import BufferAssignment, aligned
+from cugraphs.device import Device, InputStaging, Replay, Run
 from cugraphs.interpreter import TEMPORARIES, check_array
-from cugraphs.kernel import WORKSPACE, Array, ArrayType
+from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
 
-MAX_BINDINGS = 64  # bound sizes kept per program; every decode rung fits, prefill sizes come and go
+INPUTS = "inputs"  # the arena region that holds every program's inputs, one program at a time
+MAX_BINDINGS = 64  # bound sizes kept per program beside the captured ones: prefill sizes vary
+
+Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -27,24 +31,46 @@ class PlannedProgram:
     assignment: BufferAssignment
 
 
-def region_name(buffer: Buffer) -> str:
-    """The arena region of an INPUT or OUTPUT buffer, the same for its name in every program."""
-    return f"{buffer.kind.value}s/{buffer.name}"
+def output_region(buffer: Buffer) -> str:
+    """The arena region of an OUTPUT buffer, the same for its name in every program."""
+    return f"outputs/{buffer.name}"
 
 
-@dataclass(frozen=True)
+def input_offsets(program: Program) -> dict[Buffer, int]:
+    """Where each input of the program lies in the region of inputs, in order of declaration."""
+    offsets, end = {}, 0
+    for buffer in program.of_kind(Kind.INPUT):
+        offsets[buffer] = end
+        end += aligned(buffer.type.nbytes)
+    return offsets
+
+
+def input_bytes(program: Program) -> int:
+    """Bytes of the region that the program's inputs take at their largest."""
+    return sum(aligned(buffer.type.nbytes) for buffer in program.of_kind(Kind.INPUT))
+
+
+@dataclass(eq=False)
 class BoundProgram:
     """A program at one set of sizes.
 
-    Args:
-        run: queues one step.
-        inputs: host arrays to fill before it, by name.
+    Attributes:
+        ops: a call for each op, that queues it.
+        pieces: what a step calls: the ops, or graphs in place of runs of them.
+        inputs: host arrays to fill, by name, in each of the staging buffers.
+        input_bytes: of the region of inputs, what a step must send.
+        device_inputs: the device's arrays that hold the inputs, by name.
         outputs: the device's arrays that hold its results, by name.
+        graph: the whole step, where it is captured as one graph.
     """
 
-    run: Callable[[], None]
-    inputs: dict[str, Array]
+    ops: Sequence[Run]
+    pieces: Sequence[Run]
+    inputs: tuple[dict[str, Array], ...]
+    input_bytes: int
+    device_inputs: dict[str, Array]
     outputs: dict[str, Array]
+    graph: Replay | None = None
 
 
 class Executable:
@@ -55,10 +81,12 @@ class Executable:
         planned: PlannedProgram,
         arena: Arena,
         device: Device,
+        staging: InputStaging,
         weights: Mapping[str, Array],
         state: Mapping[str, Array],
         *,
         poison: bool = False,
+        debug: bool = False,
     ) -> None:
         """Bind weights and state by name.
 
@@ -66,10 +94,12 @@ class Executable:
             planned: from the compiler; the arena was planned for it and is allocated.
             arena: holds the inputs, outputs and temporaries, in the device's memory.
             device: runs it.
+            staging: host memory for the arena's inputs; all programs of the arena share it.
             weights: an array for every WEIGHT buffer; more are fine.
             state: an array for every STATE buffer.
             poison: fill outputs with NaN bytes before a run, and temporaries after their last use
                 (tests, debugging).
+            debug: check before every run that no array was replaced.
 
         Raises:
             ValueError: an array is missing or has another shape or dtype than its buffer.
@@ -77,47 +107,141 @@ class Executable:
         self.planned = planned
         self._arena = arena
         self._device = device
+        self._staging = staging
         self._poison = poison
+        self._debug = debug
+        self._given = {Kind.WEIGHT: weights, Kind.STATE: state}
+        self._graphs: dict[tuple[str, int], dict[int, tuple[int, Replay]]] = {}
         self._fixed: dict[Buffer, Array] = {}
         self._bindings: OrderedDict[tuple[tuple[str, int], ...], BoundProgram] = OrderedDict()
-        for kind, arrays in ((Kind.WEIGHT, weights), (Kind.STATE, state)):
+        for kind, arrays in self._given.items():
             for buffer in planned.program.of_kind(kind):
                 check_array(buffer, arrays.get(buffer.name), {})
                 self._fixed[buffer] = arrays[buffer.name]
-        # What the host fills, at the largest sizes; every binding takes the first rows.
-        self._host = {
-            buffer.name: device.host_array(arena.view(region_name(buffer), buffer.type))
-            for buffer in planned.program.of_kind(Kind.INPUT)
+        # Arrays of the arena at their largest; what is bound are their first rows.
+        self._views: dict[Buffer, Array] = {
+            buffer: arena.view(region, _largest(buffer.type), offset)
+            for buffer, (region, offset) in _places(planned).items()
         }
 
-    def bind(self, sizes: Mapping[str, int]) -> BoundProgram:
+    def bind(self, sizes: Sizes) -> BoundProgram:
         """The program at these sizes; made once per sizes and kept while recently used."""
         key = tuple(sorted(sizes.items()))
         if key in self._bindings:
             self._bindings.move_to_end(key)
             return self._bindings[key]
-        arrays = dict(self._fixed)
-        program, offsets = self.planned.program, self.planned.assignment.offsets
-        for buffer in program.of_kind(Kind.INPUT, Kind.OUTPUT):
-            arrays[buffer] = self._arena.view(region_name(buffer), buffer.type.bind(sizes))
-        for buffer in program.of_kind(Kind.TEMP):
-            type_ = buffer.type.bind(sizes)
-            arrays[buffer] = self._arena.view(TEMPORARIES, type_, offsets[buffer])
-        inputs = {buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.INPUT)}
-        outputs = {buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)}
-        host = {name: self._host[name][: len(array)] for name, array in inputs.items()}
-        run = self._device.bind(
-            program,
-            arrays,
-            {name: (array, host[name]) for name, array in inputs.items()},
-            workspace=self._workspace(),
-            poison=self._poison,
+        program = self.planned.program
+        places = input_offsets(program)
+        types = {buffer: buffer.type.bind(sizes) for buffer in places}
+        views = {buffer: _cut(array, buffer.type, sizes) for buffer, array in self._views.items()}
+        arrays = self._fixed | views
+        ops = self._device.bind(program, arrays, workspace=self._workspace(), poison=self._poison)
+        bound = BoundProgram(
+            ops=ops,
+            pieces=self._pieces(ops, sizes),
+            inputs=tuple(
+                {
+                    buffer.name: _view(twin, types[buffer], offset)
+                    for buffer, offset in places.items()
+                }
+                for twin in self._staging.twins
+            ),
+            input_bytes=max((places[b] + type_.nbytes for b, type_ in types.items()), default=0),
+            device_inputs={buffer.name: arrays[buffer] for buffer in places},
+            outputs={buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)},
         )
-        bound = BoundProgram(run, host, outputs)
         self._bindings[key] = bound
-        if len(self._bindings) > MAX_BINDINGS:
-            self._bindings.popitem(last=False)
+        self._drop_least_used()
         return bound
+
+    def inputs(self, sizes: Sizes) -> dict[str, Array]:
+        """The host arrays to fill for the next step at these sizes; they hold anything."""
+        return self.bind(sizes).inputs[self._staging.next()]
+
+    def run(self, sizes: Sizes, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Queue one step on what :meth:`inputs` was filled with; returns the device's outputs.
+
+        It is a replay where the step was captured.
+
+        Args:
+            sizes: of the dims.
+            on_device: arrays of the device that take the place of what an input was filled with,
+                by name; a shorter one takes that of its first rows.
+
+        Raises:
+            RuntimeError: in debug mode, an array that is bound was replaced since.
+        """
+        bound = self.bind(sizes)
+        if self._debug:
+            self._check_addresses()
+        given = [(bound.device_inputs[name], array) for name, array in (on_device or {}).items()]
+        if sum(target.shape == array.shape for target, array in given) < len(bound.device_inputs):
+            self._staging.send(bound.input_bytes)
+        for target, array in given:
+            whole = target.shape == array.shape
+            self._device.copy(target if whole else target[: len(array)], array)
+        if self._poison:
+            self._device.poison(bound.outputs)
+        for piece in bound.pieces:
+            piece()
+        return bound.outputs
+
+    def capture(self, sizes: Sizes) -> Replay:
+        """Capture the whole step at these sizes as one graph, on a device that has graphs.
+
+        Raises:
+            CaptureError: the capture failed; the step still runs eagerly.
+        """
+        bound = self.bind(sizes)
+        bound.graph = self._device.capture(partial(_run_all, bound.ops))
+        bound.pieces = (bound.graph.launch,)
+        return bound.graph
+
+    def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
+        """Capture every run of ops whose sizes follow from ``axis`` alone as a graph of its own.
+
+        Attention and what depends on other axes run eagerly between them. Later bindings with the
+        same size of ``axis`` use the graphs too.
+
+        Raises:
+            CaptureError: a capture failed; the step still runs eagerly.
+        """
+        bound = self.bind(sizes)
+        graphs = {}
+        for begin, end in pieces_of(self.planned.program, axis):
+            graphs[begin] = (end, self._device.capture(partial(_run_all, bound.ops[begin:end])))
+        self._graphs[axis, sizes[axis]] = graphs
+        bound.pieces = self._pieces(bound.ops, sizes)
+        return [graph for _, graph in graphs.values()]
+
+    def _drop_least_used(self) -> None:
+        """Keep no more bindings than ``MAX_BINDINGS``, and every one that holds a graph."""
+        eager = [key for key, bound in self._bindings.items() if bound.graph is None]
+        if len(eager) > MAX_BINDINGS:
+            del self._bindings[eager[0]]
+
+    def _pieces(self, ops: Sequence[Run], sizes: Sizes) -> list[Run]:
+        """The ops, with what is captured for one of the sizes in their place."""
+        found = (self._graphs.get((axis, size)) for axis, size in sizes.items())
+        graphs = next((each for each in found if each is not None), {})
+        pieces, index = [], 0
+        while index < len(ops):
+            if index in graphs:
+                index, graph = graphs[index]
+                pieces.append(graph.launch)
+            else:
+                pieces.append(ops[index])
+                index += 1
+        return pieces
+
+    def _check_addresses(self) -> None:
+        for buffer, array in self._fixed.items():
+            now = self._given[buffer.kind].get(buffer.name)
+            if now is None or self._device.address(now) != self._device.address(array):
+                raise RuntimeError(
+                    f"{self.planned.program.name}: {buffer.kind.value} {buffer.name!r} was "
+                    "replaced after it was bound, expected the same array: copy into it instead"
+                )
 
     def _workspace(self) -> Array | None:
         """The arena's scratch memory for launches, where it has one."""
@@ -126,10 +250,48 @@ class Executable:
         nbytes = self._arena.regions[WORKSPACE].nbytes
         return self._arena.view(WORKSPACE, ArrayType((nbytes,), "uint8"))
 
-    def run(self, sizes: Mapping[str, int]) -> dict[str, Array]:
-        """Run one step over whatever the bound inputs hold now; returns the device's outputs."""
-        bound = self.bind(sizes)
-        if self._poison:
-            self._device.poison(bound.outputs)
-        bound.run()
-        return bound.outputs
+
+def pieces_of(program: Program, axis: str) -> list[tuple[int, int]]:
+    """The runs of ops, as (begin, end), whose sizes follow from ``axis`` alone, without attention.
+
+    They can be captured once for each size of the axis, whatever the other axes are.
+    """
+    runs: list[tuple[int, int]] = []
+    for index, op in enumerate(program.ops):
+        dims = {size.name for size in op.axes.values() if isinstance(size, Dim)}
+        if dims - {axis} or op.kernel.is_attention:
+            continue
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return runs
+
+
+def _places(planned: PlannedProgram) -> dict[Buffer, tuple[str, int]]:
+    """The arena's region, and the offset in it, of each input, output and temporary."""
+    found = {b: (INPUTS, offset) for b, offset in input_offsets(planned.program).items()}
+    found |= {b: (output_region(b), 0) for b in planned.program.of_kind(Kind.OUTPUT)}
+    return found | {b: (TEMPORARIES, at) for b, at in planned.assignment.offsets.items()}
+
+
+def _largest(type_: ArrayType) -> ArrayType:
+    """The type with every axis at its maximum."""
+    return ArrayType(tuple(map(int, type_.shape)), type_.dtype)
+
+
+def _cut(array: Array, type_: ArrayType, sizes: Sizes) -> Array:
+    """The array at these sizes, of one that is as large as ``type_`` can be."""
+    first = type_.shape[0] if type_.shape else 0
+    return array[: bind_axis(first, sizes)] if isinstance(first, Dim) else array
+
+
+def _run_all(ops: Sequence[Run]) -> None:
+    for op in ops:
+        op()
+
+
+def _view(raw: Array, type_: ArrayType, offset: int) -> Array:
+    """An array of ``type_`` at ``offset`` bytes into host memory."""
+    found: Array = raw[offset : offset + type_.nbytes].view(DTYPES[type_.dtype])
+    return found.reshape(type_.shape)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device_choice import (
+    MemoryBudget,
     choose_device,
     choose_dtype,
-    kv_bytes_available,
     plan_kv_cache,
 )
 from cugraphs.engine import Engine
+from cugraphs.ladder import Ladder, OffLadder
+from cugraphs.memory_map import MemoryMap
+from cugraphs.metrics import EngineMetrics
 from cugraphs.model_lookup import find_model
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import load_weights
@@ -27,7 +31,13 @@ from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
+from cugraphs.statistics import EngineStats
 from cugraphs.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
+
+_log = logging.getLogger("cugraphs")
 
 MAX_NUM_BATCHED_TOKENS = 2048  # of a step, where max_num_seqs is not larger
 
@@ -46,8 +56,18 @@ class LLM:
         dtype: str = "auto",
         max_model_len: int | None = None,
         max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
         num_kv_blocks: int | None = None,
+        kv_cache_bytes: int | None = None,
+        gpu_memory_utilization: float = 0.9,
+        graph_mode: GraphMode = "full_and_piecewise",
+        capture_sizes: str | Sequence[int] = "default",
+        max_capture_size: int | None = None,
+        off_ladder: OffLadder = "split",
+        prefix_caching: bool = True,
         batch_invariant: bool = False,
+        allow_tf32: bool = False,
+        tuning_table: str | Path | None = None,
         seed: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -61,10 +81,27 @@ class LLM:
                 GPU. The CPU computes in float32 whatever the checkpoint holds, and says so.
             max_model_len: tokens of a sequence, prompt and answer; default the model's own limit.
             max_num_seqs: sequences that run at once.
+            max_num_batched_tokens: tokens of a step, of prompts and answers together; default 2048,
+                or max_num_seqs if that is more.
             num_kv_blocks: blocks of 16 tokens in the KV cache; default as many as all sequences
                 can use, within a quarter of the machine's memory, or what is left of the GPU's.
+            kv_cache_bytes: the cache's size in bytes instead.
+            gpu_memory_utilization: share of the GPU's memory, for everything on it, 0 to 1.
+            graph_mode: what is captured as CUDA graphs: "none", "piecewise" (between attention, for
+                steps with prompt tokens), "full" (decode steps) or "full_and_piecewise".
+            capture_sizes: batch sizes of decode steps that are captured: "default", "latency",
+                "throughput", "vllm", or a list.
+            max_capture_size: the largest of them; default max_num_seqs.
+            off_ladder: what a larger batch does: "split", run "eager", or be an "error".
+            prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
+                uses what is in the cache of it. The rest of the prompt is then computed in another
+                shape, so last bits can differ; not with batch_invariant.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
+            allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
+                GPU: several times as fast with many rows, with 10 bits of mantissa for 23.
+            tuning_table: a file of ``cugraphs tune``; default the tables that are found for the
+                GPU: the user's own in the cache folder, and the one shipped.
             seed: makes sampling without a seed of its own repeatable.
             progress: called while loading with (bytes done, bytes in all).
 
@@ -75,16 +112,23 @@ class LLM:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
         self.folder = find_model(model)
-        self.device = choose_device(device)
+        self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
         with Checkpoint.open(self.folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
-            self.dtype = choose_dtype(dtype, self.device, self.config.dtype)
+            self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
             self.max_model_len = self._choose_length(max_model_len)
             self.tokenizer = Tokenizer.load(
                 self.folder, checkpoint.config, checkpoint.generation_config
             )
             self._generation_config = checkpoint.generation_config
-            plan = self._plan(max_num_seqs, num_kv_blocks, batch_invariant)
+            ladder = Ladder(
+                _count("max_num_seqs", max_num_seqs),
+                capture_sizes,
+                max_capture_size=max_capture_size,
+                off_ladder=off_ladder,
+            )
+            budget = MemoryBudget(num_kv_blocks, kv_cache_bytes, gpu_memory_utilization)
+            plan = self._plan(ladder, max_num_batched_tokens, budget, batch_invariant)
             weights = load_weights(
                 checkpoint.tensors,
                 self.config,
@@ -95,14 +139,43 @@ class LLM:
                 progress=_running_total(progress, checkpoint.nbytes),
             )
         self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
-        self.runner = ModelRunner(plan, weights, self.device)
+        self.runner = ModelRunner(
+            plan,
+            weights,
+            self.device,
+            mode=check_graph_mode(graph_mode),
+            memory_bytes=budget.device_bytes(self.device),
+        )
+        if not self.device.shares_host_memory:
+            _log.info(_memory_notice(self.runner))
         self.engine = Engine(
             self.runner,
             self.tokenizer,
             vocab_size=self.config.vocab_size,
             max_num_seqs=max_num_seqs,
             seed=seed,
+            prefix_caching=prefix_caching,
         )
+
+    def memory_map(self) -> MemoryMap:
+        """Where the device's memory went: print it."""
+        return self.runner.memory_map()
+
+    def stats(self) -> EngineStats:
+        """Requests, tokens, steps by rung and reason, KV blocks and host time since the start."""
+        return self.engine.stats()
+
+    def export_metrics(self, registry: CollectorRegistry | None = None) -> None:
+        """Register counters and times with prometheus-client (the extra ``metrics``).
+
+        Args:
+            registry: None is prometheus-client's own.
+
+        Raises:
+            RuntimeError: it is not installed.
+            ValueError: the registry has an engine's metrics already.
+        """
+        EngineMetrics(self.engine.stats, self.engine.on_finished, registry)
 
     def generate(
         self,
@@ -141,10 +214,9 @@ class LLM:
         Raises:
             ValueError: ``params.n`` is not 1; else as :meth:`generate`.
         """
-        (resolved,) = self._params_list(params, 1)
+        token_ids, text, resolved = self.prepare(prompt, params)
         if resolved.n != 1:
             raise ValueError(f"LLM.stream: n is {resolved.n}, expected 1; use generate")
-        token_ids, text = self._encode(_checked_prompt(prompt))
         return TextStream(self.engine, self.engine.add_request(token_ids, resolved, text))
 
     def chat(
@@ -181,6 +253,17 @@ class LLM:
     def default_params(self) -> SamplingParams:
         """The sampling that generation_config.json asks for."""
         return sampling_params_from_generation_config(self._generation_config)
+
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams | None
+    ) -> tuple[list[int], str | None, SamplingParams]:
+        """What the engine takes of one prompt: its token ids, its text, and its parameters.
+
+        Raises:
+            TypeError, ValueError: it cannot be used.
+        """
+        (resolved,) = self._params_list(params, 1)
+        return *self._encode(_checked_prompt(prompt)), resolved
 
     def _encode(self, prompt: Prompt) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):
@@ -223,27 +306,42 @@ class LLM:
         return max_model_len
 
     def _plan(
-        self, max_num_seqs: int, num_kv_blocks: int | None, batch_invariant: bool
+        self,
+        ladder: Ladder,
+        max_num_batched_tokens: int | None,
+        budget: MemoryBudget,
+        batch_invariant: bool,
     ) -> StepPlan:
-        if type(max_num_seqs) is not int or max_num_seqs < 1:
-            raise ValueError(
-                f"LLM: max_num_seqs is {max_num_seqs!r}, expected an integer of at least 1"
-            )
+        tokens = max(MAX_NUM_BATCHED_TOKENS, ladder.max_rows)
+        if max_num_batched_tokens is not None:
+            tokens = _count("max_num_batched_tokens", max_num_batched_tokens, ladder.max_rows)
         cache = plan_kv_cache(
             self.config,
             self.dtype,
             self.max_model_len,
-            max_num_seqs,
-            num_kv_blocks,
-            kv_bytes_available(self.device, self.config, self.dtype),
+            ladder.max_rows,
+            budget.num_kv_blocks,
+            budget.kv_bytes(self.device),
         )
+        budget.check(cache)
         return StepPlan(
             Llama(self.config, self.dtype, batch_invariant=batch_invariant),
             cache,
             vocab_size=self.config.vocab_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max(MAX_NUM_BATCHED_TOKENS, max_num_seqs),
+            max_num_seqs=ladder.max_rows,
+            max_num_batched_tokens=tokens,
+            ladder=ladder,
         )
+
+
+def _memory_notice(runner: ModelRunner) -> str:
+    """What was captured, and what is left for the KV cache."""
+    blocks, cache = runner.num_kv_blocks, runner.plan.cache
+    return (
+        f"{runner.counts.captures} graphs in {runner.capture_seconds:.2f} s and "
+        f"{runner.graph_bytes / 2**20:.0f} MiB; KV cache {runner.kv_bytes / 2**30:.2f} GiB: "
+        f"{blocks:,} blocks, {(blocks - 1) * cache.block_size:,} tokens at once"
+    )
 
 
 class TextStream(Iterator[str]):
@@ -283,6 +381,13 @@ class TextStream(Iterator[str]):
     def __del__(self) -> None:
         """Stop the request when nobody listens any more."""
         self.close()
+
+
+def _count(name: str, value: object, least: int = 1) -> int:
+    """A count that the caller gave, checked."""
+    if type(value) is not int or value < least:
+        raise ValueError(f"LLM: {name} is {value!r}, expected an integer of at least {least}")
+    return value
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

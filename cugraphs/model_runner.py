@@ -6,38 +6,65 @@ The model arrives as an argument; this module does not know Llama.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast, get_args
 
-from cugraphs.arena import Arena, allocate_arrays
+import numpy as np
+
+from cugraphs.arena import Arena
+from cugraphs.bucketed_step import BucketedStep, ProgramMemory, StepCounts, plan_buckets
 from cugraphs.compiler import plan_arena, plan_program
-from cugraphs.device import CpuDevice, Device
-from cugraphs.executable import Executable, PlannedProgram
+from cugraphs.device import CaptureError, CpuDevice, Device
+from cugraphs.executable import PlannedProgram
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.ladder import Ladder
+from cugraphs.ladder import Ladder, token_ladder
+from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
+from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sampling_state import SamplingBuffers, SamplingState, write_slot
+from cugraphs.sequence_state import SequenceBuffers, SequenceState
+from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
+    MAX_CHANGES,
     Chunk,
     StepInputs,
     StepOutputs,
-    declare_decode_inputs,
-    declare_mixed_inputs,
+    apply_changes,
+    begin_decode,
+    begin_mixed,
+    end_step,
     fill_decode,
     fill_mixed,
 )
 from cugraphs.trace import Tracer
 
+GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
+
+_log = logging.getLogger("cugraphs")
+
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
+
+
+def check_graph_mode(mode: str) -> GraphMode:
+    """The mode itself.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if mode not in get_args(GraphMode):
+        raise ValueError(
+            f"LLM: graph_mode is {mode!r}, expected one of {', '.join(get_args(GraphMode))}"
+        )
+    return cast(GraphMode, mode)
 
 
 class Model(Protocol):
     """What the runner asks of a model."""
 
     def step(
-        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, sampling: SamplingBuffers
+        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, state: SequenceBuffers
     ) -> StepOutputs:
         """Record one forward pass."""
 
@@ -53,6 +80,7 @@ class StepPlan:
         vocab_size: int,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        ladder: Ladder | None = None,
         output_logits: bool = False,
     ) -> None:
         """Trace, fuse and assign a decode program per fusion class, and the mixed program.
@@ -61,39 +89,55 @@ class StepPlan:
             model: records the step.
             cache: sizes of the paged cache.
             vocab_size: of the model.
-            max_num_seqs: slots of the sampling state, and the top rung of the ladder.
+            max_num_seqs: slots of the sequence state, and the top rung of the ladder.
             max_num_batched_tokens: rows of the largest mixed step.
+            ladder: row counts of decode steps, up to max_num_seqs; None is the default profile.
             output_logits: make the logits an output too.
         """
+        self.model = model
         self.cache = cache
-        self.ladder = Ladder(max_num_seqs)
-        self.sampling = SamplingState(max_num_seqs, vocab_size)
+        self.output_logits = output_logits
+        self.ladder = ladder or Ladder(max_num_seqs)
+        self.state = SequenceState(max_num_seqs, vocab_size, cache.max_blocks)
+        self.vocab_size = vocab_size
         self.max_num_batched_tokens = max_num_batched_tokens
 
-        def record(t: Tracer, inputs: StepInputs) -> None:
-            outputs = model.step(t, inputs, cache, self.sampling.declare(t))
-            for field in dataclasses.fields(outputs):
-                if field.name != "logits" or output_logits:
-                    t.output(getattr(outputs, field.name), field.name)
+        self.decode = plan_buckets("decode", self.record_decode, self.ladder)
+        self.mixed: PlannedProgram = plan_program("mixed", self.record_mixed)
+        self.changes: PlannedProgram = plan_program("changes", self._record_changes)
 
-        def decode(t: Tracer, rows: int) -> None:
-            record(t, declare_decode_inputs(t, rows, cache.max_blocks))
+    def record_decode(self, t: Tracer, rows: int) -> None:
+        """Record a decode step of at most so many rows."""
+        state = self.state.declare(t)
+        self._record(t, begin_decode(t, state, rows, self.cache.block_size), state)
 
-        def mixed(t: Tracer) -> None:
-            max_logits = max_num_seqs + PROMPT_LOGITS_ROWS
-            sizes = (max_num_batched_tokens, max_num_seqs, max_logits, cache.max_blocks)
-            record(t, declare_mixed_inputs(t, *sizes))
+    def record_mixed(self, t: Tracer) -> None:
+        """Record a step over chunks of several sequences."""
+        state = self.state.declare(t)
+        inputs = begin_mixed(
+            t,
+            state,
+            max_tokens=self.max_num_batched_tokens,
+            max_seqs=self.state.num_slots,
+            max_logits=self.state.num_slots + PROMPT_LOGITS_ROWS,
+            block_size=self.cache.block_size,
+        )
+        self._record(t, inputs, state)
 
-        self.decode: dict[int, PlannedProgram] = {
-            rows: plan_program(f"decode_{rows}", partial(decode, rows=rows))
-            for rows in self.ladder.classes
-        }
-        self.mixed: PlannedProgram = plan_program("mixed", mixed)
+    def _record(self, t: Tracer, inputs: StepInputs, state: SequenceBuffers) -> None:
+        outputs = self.model.step(t, inputs, self.cache, state)
+        for field in dataclasses.fields(outputs):
+            if field.name != "logits" or self.output_logits:
+                t.output(getattr(outputs, field.name), field.name)
+        end_step(t, state, inputs, outputs.token_ids)
+
+    def _record_changes(self, t: Tracer) -> None:
+        apply_changes(t, self.state.declare(t))
 
     @property
     def programs(self) -> list[PlannedProgram]:
         """All of them, the decode programs first."""
-        return [*self.decode.values(), self.mixed]
+        return [*self.decode.values(), self.mixed, self.changes]
 
     def arena(self, *, workspace: bool = False) -> Arena:
         """The layout of the arena for all programs; nothing is allocated yet.
@@ -113,82 +157,229 @@ class ModelRunner:
         weights: Mapping[str, Array],
         device: Device | None = None,
         *,
+        mode: GraphMode = "none",
+        memory_bytes: int | None = None,
         poison: bool = False,
+        debug: bool = False,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Allocate the arena, the KV pool and the sampling state, and bind every program.
+        """Allocate the arena and the sequence state, capture, and give what is left to the cache.
 
         Args:
             plan: the planned programs.
             weights: an array of the device for every weight, by name.
             device: runs the programs; None is the CPU.
+            mode: what is captured; a device without graphs runs everything eagerly.
+            memory_bytes: of the device's memory, what everybody on it may use in the end; the KV
+                cache gets what is left of it. None: all blocks of the plan.
             poison: fill temporaries with NaN bytes after their last use (tests, debugging).
+            debug: check before every step that no array was replaced.
+            progress: called with each rung that is captured.
+
+        Raises:
+            MemoryError: it does not fit, or what is left holds no sequence of the model's length.
         """
         self.plan = plan
         self.device: Device = device or CpuDevice()
-        self.arena = plan.arena(workspace=self.device.uses_workspace)
-        self.arena.allocate(self.device.allocate_bytes)
-        sampling = allocate_arrays(plan.sampling.types, self.device.zero_bytes)
-        self.state = {**allocate_arrays(plan.cache.types, self.device.zero_bytes), **sampling}
-        # What the host writes a slot into: the state itself where the device shares the memory.
-        self._sampling_twin = (
-            sampling
-            if self.device.shares_host_memory
-            else allocate_arrays(plan.sampling.types, CpuDevice().zero_bytes)
+        self.mode = mode
+        free_before = self.device.free_bytes
+        self._kv_pool = self.device.kv_pool(plan.cache)
+        self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
+        self.mirror = StateMirror(plan.state)
+        memory = ProgramMemory(
+            plan.programs, self.device, weights, self.state, poison=poison, debug=debug
         )
-
-        def executable(planned: PlannedProgram) -> Executable:
-            return Executable(planned, self.arena, self.device, weights, self.state, poison=poison)
-
-        self._decode = {rows: executable(planned) for rows, planned in plan.decode.items()}
-        self._mixed = executable(plan.mixed)
-        self.replays: dict[int, int] = {rung: 0 for rung in plan.ladder.rungs}
+        self.arena = memory.arena
+        self.decode = BucketedStep(plan.ladder, plan.decode, memory)
+        self._mixed = memory.executable(plan.mixed)
+        self._changes = memory.executable(plan.changes)
+        self._token_rungs: Ladder | None = None
         self.num_mixed_steps = 0
-        self.num_padding_rows = 0
+        start = time.perf_counter()
+        free = self.device.free_bytes
+        if mode in ("full", "full_and_piecewise"):
+            self.decode.capture(_fill_dead_rows, progress)
+        if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
+            self._capture_pieces()
+        self.capture_seconds = time.perf_counter() - start
+        self.graph_bytes = max(free - self.device.free_bytes, 0)
+        self.static_bytes = free_before - free
+        self.num_kv_blocks = plan.cache.num_blocks
+        if memory_bytes is not None:
+            self.num_kv_blocks = self._affordable_blocks(memory_bytes)
+        self._kv_pool.back(self.num_kv_blocks)
+
+    @property
+    def counts(self) -> StepCounts:
+        """Captures, replays and eager steps so far."""
+        return self.decode.counts
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the KV cache."""
+        return self._kv_pool.bytes_of(self.num_kv_blocks)
+
+    def memory_map(self) -> MemoryMap:
+        """Where the device's memory went, what graphs cost beside what was expected."""
+        launches = sum(len(plan.program.ops) for plan in self.plan.decode.values())
+        expected = expected_graphs(
+            len(self.decode.captured), launches // len(self.plan.decode), HostCosts()
+        )
+        note = f"that the driver keeps for {self.counts.captures} graphs"
+        if expected.nbytes:
+            note += f"; {expected.nbytes:,} were expected"
+        cache = dataclasses.replace(self.plan.cache, num_blocks=self.num_kv_blocks)
+        return map_memory(
+            self.plan.programs,
+            cache,
+            self.arena,
+            graphs=MemoryPart("graphs", self.graph_bytes, note) if self.counts.captures else None,
+            total_bytes=self.device.total_bytes,
+        )
 
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """Run one step over ``chunks``.
 
         Decode chunks alone are a decode step at the smallest rung that holds them; anything else
-        is a mixed step of exactly its size.
+        is a mixed step.
 
         Returns:
             Host arrays by name, with the rows of each chunk that get logits, chunk after chunk.
             The next step overwrites them. Log-probabilities are there only if a chunk wants some.
         """
-        decode = all(chunk.is_decode for chunk in chunks)
-        outputs = self._run_decode(chunks) if decode else self._run_mixed(chunks)
+        if not all(chunk.is_decode for chunk in chunks):
+            return self.run_mixed(chunks)
+        parts, begin = [], 0
+        for rows in self.decode.split(len(chunks)):
+            part = chunks[begin : begin + rows]
+            parts.append(self._collect(part, self._run_decode(part)))
+            begin += rows
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        """As :meth:`run`, always a mixed step."""
+        return self._collect(chunks, self._run_mixed(chunks))
+
+    def write_slot(
+        self,
+        slot: int,
+        params: SamplingParams,
+        *,
+        prompt_token_ids: Sequence[int],
+        output_token_ids: Sequence[int],
+        **request: Any,  # noqa: ANN401
+    ) -> None:
+        """Set the state of one new sequence, but its blocks.
+
+        Args:
+            slot: of the sequence.
+            params: its sampling parameters.
+            prompt_token_ids: of the request.
+            output_token_ids: already generated (after a preemption).
+            request: what else ``StateMirror.write_slot`` takes.
+        """
+        self.mirror.write_slot(slot, params, prompt_length=len(prompt_token_ids), **request)
+        if self.mirror.fields["count_tokens"][slot]:
+            counts = token_counts(self.plan.vocab_size, prompt_token_ids, output_token_ids)
+            self.device.write(self.state["token_counts"][slot], counts)
+
+    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        self._place(chunks)
+        inputs = self.decode.inputs(len(chunks))
+        self.mirror.take(inputs["changes"])
+        fill_decode(inputs, chunks)
+        return self.decode.run(len(chunks))
+
+    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        self._place(chunks)
+        tokens = sum(len(chunk.token_ids) for chunk in chunks)
+        logits = sum(chunk.num_logits for chunk in chunks)
+        sizes = {"tokens": tokens, "seqs": len(chunks), "logits": logits}
+        captured = self._token_rungs is not None and tokens <= self._token_rungs.top
+        if captured:
+            assert self._token_rungs is not None
+            sizes["tokens"] = self._token_rungs.rung_for(tokens)
+            self.counts.padding_rows += sizes["tokens"] - tokens
+        inputs = self._mixed.inputs(sizes)
+        self.mirror.take(inputs["changes"])
+        fill_mixed(inputs, chunks)
+        self.num_mixed_steps += 1
+        if not captured:
+            self.counts.eager_steps["a step with prompt tokens"] += 1
+        return {name: array[:logits] for name, array in self._mixed.run(sizes).items()}
+
+    def _place(self, chunks: Sequence[Chunk]) -> None:
+        """Make the state stand where the chunks begin, but for the changes that a step can send."""
+        self.mirror.place(chunks)
+        while self.mirror.num_changes > MAX_CHANGES:
+            self.mirror.take(self._changes.inputs({})["changes"])
+            self._changes.run({})
+
+    def _collect(
+        self, chunks: Sequence[Chunk], outputs: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """Read what is wanted of a step's outputs, and move the mirror on by its tokens."""
         wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
-        return {
+        found = {
             name: self.device.read(array)
             for name, array in outputs.items()
             if wanted or name in ("token_ids", "logits")
         }
+        self._advance_mirror(chunks, found["token_ids"])
+        return found
 
-    def write_slot(self, slot: int, params: SamplingParams, **request: Any) -> None:  # noqa: ANN401
-        """Set the sampling state of one sequence; arguments as of ``sampling_state.write_slot``."""
-        twin = self._sampling_twin
-        write_slot(twin, slot, params, **request)
-        if not self.device.shares_host_memory:
-            for name, array in twin.items():
-                if name != "token_counts" or twin["count_tokens"][slot]:
-                    self.device.write(self.state[name][slot : slot + 1], array[slot : slot + 1])
+    def _advance_mirror(self, chunks: Sequence[Chunk], token_ids: Array) -> None:
+        """Move the mirror on by what each chunk that samples has sampled."""
+        row_ids = np.full(len(token_ids), -1, np.int32)
+        positions = np.zeros(len(token_ids), np.int32)
+        last = -1
+        for chunk in chunks:
+            last += chunk.num_logits
+            if chunk.samples:
+                row_ids[last] = chunk.slot
+                positions[last] = chunk.start + len(chunk.token_ids)
+        self.mirror.advance(token_ids, row_ids, positions)
 
-    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        rung = self.plan.ladder.rung_for(len(chunks))
-        executable = self._decode[self.plan.ladder.class_for(rung)]
-        sizes = {"rows": rung}
-        fill_decode(executable.bind(sizes).inputs, chunks, self.plan.cache.block_size)
-        outputs = executable.run(sizes)
-        self.replays[rung] += 1
-        self.num_padding_rows += rung - len(chunks)
-        return {name: array[: len(chunks)] for name, array in outputs.items()}
+    def _capture_pieces(self) -> None:
+        """Capture the runs of ops between attention at every token rung, the largest first."""
+        rungs = token_ladder(self.plan.state.num_slots, self.plan.max_num_batched_tokens)
+        for tokens in reversed(rungs.rungs):
+            sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
+            inputs = self._mixed.inputs(sizes)
+            inputs["changes"][:, 0] = -1
+            fill_mixed(inputs, ())
+            self._mixed.run(sizes)
+            try:
+                graphs = self._mixed.capture_pieces("tokens", sizes)
+            except CaptureError as error:
+                _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
+                return
+            self.counts.captures += len(graphs)
+        self._token_rungs = rungs
 
-    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        sizes = {
-            "tokens": sum(len(chunk.token_ids) for chunk in chunks),
-            "seqs": len(chunks),
-            "logits": sum(chunk.num_logits for chunk in chunks),
-        }
-        fill_mixed(self._mixed.bind(sizes).inputs, chunks, self.plan.cache.block_size)
-        self.num_mixed_steps += 1
-        return self._mixed.run(sizes)
+    def _affordable_blocks(self, memory_bytes: int) -> int:
+        """Blocks of the cache that fit beside all that is in memory now.
+
+        Raises:
+            MemoryError: fewer than one sequence needs.
+        """
+        cache = self.plan.cache
+        used = self.device.total_bytes - self.device.free_bytes
+        blocks = min(self._kv_pool.blocks_in(memory_bytes - used), cache.num_blocks)
+        if blocks < cache.max_blocks + 1:
+            raise MemoryError(
+                f"{self.device.name}: {max(memory_bytes - used, 0):,} bytes are left for the KV "
+                f"cache, expected {self._kv_pool.bytes_of(cache.max_blocks + 1):,} for one "
+                f"sequence of {cache.max_model_len} tokens ({used:,} of {memory_bytes:,} bytes are "
+                "in use); lower max_model_len, max_num_seqs or max_num_batched_tokens, or raise "
+                "gpu_memory_utilization"
+            )
+        return blocks
+
+
+def _fill_dead_rows(inputs: Mapping[str, Array]) -> None:
+    """A decode step of rows without a sequence, that changes nothing."""
+    inputs["changes"][:, 0] = -1
+    fill_decode(inputs, ())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from cugraphs.statistics import RequestTimes
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class RequestOutput:
         finished: whether every sample has ended.
         prompt_logprobs: for each prompt token the likeliest tokens and itself, by token id; the
             first is None, since nothing precedes it. None if not asked for.
+        times: how long it waited and took, as far as that is known.
     """
 
     request_id: int
@@ -63,3 +66,4 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     finished: bool
     prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
+    times: RequestTimes | None = field(default=None, compare=False)

@@ -1,6 +1,7 @@
 """What a step must cost: launches, bytes over memory and flops, by kernel.
 
-Bytes count each operand of each launch once, weights included. No device is needed.
+Bytes count each operand of each launch once, weights included. No device is needed; how long a GPU
+takes for it is in ``step_bound``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cugraphs.kernel import Cost
+from cugraphs.kernel import Cost, Launch, bind_axis
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -30,10 +31,12 @@ class StepPrice:
         kernels: by kernel, in order of first launch.
         weight_bytes: of the weights that the step streams whole, each once; a gathered table is
             not among them unless it is also a matrix of the step.
+        linear_flops: of the ops that stream a weight matrix.
     """
 
     kernels: tuple[KernelPrice, ...]
     weight_bytes: int
+    linear_flops: int
 
     @property
     def launches(self) -> int:
@@ -46,25 +49,44 @@ class StepPrice:
         return sum((kernel.cost for kernel in self.kernels), Cost(0, 0))
 
 
-def price_step(program: Program, sizes: Mapping[str, int], *, context: int) -> StepPrice:
+def price_step(
+    program: Program, sizes: Mapping[str, int], *, context: int, arch: str = ""
+) -> StepPrice:
     """Price ``program`` at these sizes.
 
     Args:
         program: the step.
         sizes: of its dims.
         context: tokens in the cache of each sequence, the current one included.
+        arch: whose launches are counted (``"sm_90"``); empty: those that every GPU has.
     """
     prices: dict[str, KernelPrice] = {}
     streamed = set()
+    linear_flops = 0
     for op in program.ops:
         cost = op.cost(sizes, context=context)
         known = prices.get(op.kernel.name, KernelPrice(op.kernel.name, 0, Cost(0, 0)))
-        prices[op.kernel.name] = KernelPrice(known.name, known.launches + 1, known.cost + cost)
-        streamed |= _streamed_weights(op)
-    return StepPrice(tuple(prices.values()), sum(w.type.nbytes for w in streamed))
+        launches = known.launches + count_launches(op, sizes, arch)
+        prices[op.kernel.name] = KernelPrice(known.name, launches, known.cost + cost)
+        weights = streamed_weights(op)
+        if any(len(weight.type.shape) > 1 for weight in weights):
+            linear_flops += cost.flops
+        streamed |= weights
+    weight_bytes = sum(weight.type.nbytes for weight in streamed)
+    return StepPrice(tuple(prices.values()), weight_bytes, linear_flops)
 
 
-def _streamed_weights(op: Op) -> set[Buffer]:
+def count_launches(op: Op, sizes: Mapping[str, int], arch: str = "") -> int:
+    """How many kernels run for ``op`` on a GPU; 1 for an op that only the CPU has."""
+    if op.kernel.launches is None:
+        return 1
+    axes = {name: bind_axis(size, sizes) for name, size in op.axes.items()}
+    dtype = op.kernel.dtype_of([buffer.type for buffer in op.operands])
+    launches = op.kernel.launches(axes, dtype, **op.attrs)
+    return sum(len(one.on(arch)) if isinstance(one, Launch) else 1 for one in launches)
+
+
+def streamed_weights(op: Op) -> set[Buffer]:
     """The weights that a launch reads whole.
 
     A table from which rows are gathered has an axis that no other operand has: its rows are chosen

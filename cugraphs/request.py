@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cugraphs.completion import Completion
 from cugraphs.outputs import Logprob, RequestOutput
+from cugraphs.statistics import RequestClock
 
 
 @dataclass(eq=False)
@@ -18,6 +19,7 @@ class Request:
         prompt_token_ids: never empty.
         completions: one per sample.
         prompt_logprobs: so far, one per prompt token; None if not asked for.
+        clock: when it came, began and ended.
     """
 
     request_id: int
@@ -25,6 +27,7 @@ class Request:
     prompt_token_ids: list[int]
     completions: list[Completion]
     prompt_logprobs: list[dict[int, Logprob] | None] | None
+    clock: RequestClock = field(default_factory=RequestClock)
 
     @property
     def finished(self) -> bool:
@@ -40,4 +43,5 @@ class Request:
             outputs=tuple(completion.output() for completion in self.completions),
             finished=self.finished,
             prompt_logprobs=None if self.prompt_logprobs is None else tuple(self.prompt_logprobs),
+            times=self.clock.times,
         )

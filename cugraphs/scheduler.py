@@ -1,14 +1,14 @@
 """Which tokens run in the next step. Knows sequences and blocks; no arrays, no CuPy.
 
 Sequences that decode come first, one token each. What is left of the token budget goes to
-prompts, in order of arrival and in chunks if need be, so neither kind waits for the other. When
-blocks run out, the sequence that was admitted last gives its blocks back and is computed again
-later.
+prompts, in their order and in chunks if need be, so neither kind waits for the other. When
+blocks run out, the running sequence that is last in order gives its blocks back and is computed
+again later. The order never changes, so the first sequence always gets on, and none starves.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
 
 from cugraphs.block_manager import BlockManager
@@ -61,14 +61,14 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_prompt_logits = max_prompt_logits
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order of admission
         self.num_preemptions = 0
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_order)
 
     def schedule(self) -> list[ScheduledChunk]:
         """The chunks of the next step; empty only if nothing waits and nothing runs."""
@@ -95,13 +95,21 @@ class Scheduler:
                 take(sequence, count, is_new=False)
         # A sequence is admitted only with blocks for all its tokens, so that half-computed prompts
         # do not take the blocks from each other.
-        while self._free_slots and self.waiting and (count := room(self.waiting[0])):
-            if not self.blocks.grow(self.waiting[0].seq_id, self.waiting[0].num_tokens):
+        for sequence in list(self.waiting):
+            if sequence.waits_for_leader:
+                continue
+            if not self._free_slots or not room(sequence):
                 break
-            sequence = self.waiting.popleft()
+            prefix: list[int] = []
+            if not sequence.wants_prompt_logprobs:
+                prefix = self.blocks.cached_prefix(sequence.tokens(0, sequence.num_tokens))
+            if not self.blocks.admit(sequence.seq_id, sequence.num_tokens, prefix):
+                break
+            self.waiting.remove(sequence)
             self.running.append(sequence)
+            sequence.num_computed = len(prefix) * self.blocks.block_size
             sequence.slot = self._free_slots.pop()
-            take(sequence, count, is_new=True)
+            take(sequence, room(sequence), is_new=True)
         return chunks
 
     def finish(self, sequence: Sequence) -> None:
@@ -118,17 +126,18 @@ class Scheduler:
             self._preempt_last()
 
     def _grow(self, sequence: Sequence) -> None:
-        """Get blocks for all tokens of ``sequence``; preempt from the end, at worst itself."""
+        """Get blocks for all tokens of ``sequence``; preempt the last in order, at worst itself."""
         while not self.blocks.grow(sequence.seq_id, sequence.num_tokens):
             if self._preempt_last() is sequence:
                 return
 
     def _preempt_last(self) -> Sequence:
-        """Take slot and blocks from the sequence that was admitted last."""
-        victim = self.running.pop()
+        """Take slot and blocks from the running sequence that is last in order."""
+        victim = max(self.running, key=_order)
+        self.running.remove(victim)
         self._release(victim)
         victim.num_computed = 0
-        self.waiting.appendleft(victim)
+        self.add(victim)
         self.num_preemptions += 1
         return victim
 
@@ -136,3 +145,7 @@ class Scheduler:
         self.blocks.free(sequence.seq_id)
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order, sequence.seq_id

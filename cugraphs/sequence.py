@@ -18,6 +18,8 @@ class Sequence:
         max_tokens: tokens to generate at most; params.max_tokens cut to the model's limit.
         seed: key of its random numbers.
         sample_index: which of its request's samples it is.
+        order: of admission: a lower one goes first.
+        leader: the sequence of the same prompt that computes it for this one too.
         num_computed: tokens whose K and V are in the cache.
         slot: its place in the sampling state while it runs, else -1.
         num_prompt_logprobs: prompt tokens whose log-probability is known; the first has none.
@@ -29,6 +31,8 @@ class Sequence:
     max_tokens: int
     seed: int = 0
     sample_index: int = 0
+    order: int = 0
+    leader: Sequence | None = None
     output_token_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
     slot: int = -1
@@ -56,6 +60,15 @@ class Sequence:
             self.params.prompt_logprobs is not None
             and self.sample_index == 0
             and self.num_prompt_logprobs < len(self.prompt_token_ids) - 1
+        )
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """Whether its prompt is just being computed by another sequence."""
+        return (
+            self.leader is not None
+            and self.leader.finish_reason is None
+            and self.leader.num_computed < len(self.prompt_token_ids)
         )
 
     def tokens(self, start: int, stop: int) -> list[int]:

@@ -1,7 +1,7 @@
-"""The fixed-address inputs of a step: their declaration, and how a batch is written into them.
+"""A step's ends: what the host sends for it, how rows begin from the sequence state, how they end.
 
-Rows beyond the batch are dead rows, reset at every step: token 0, position 0, slot -1, length 0,
-block 0, row id -1.
+A decode step has one row per sequence and needs only their slots. A mixed step has the tokens of
+several sequences one after the other. Rows beyond the batch are dead rows, named -1.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from cugraphs.kernel import Array, Dim
+from cugraphs.kernels import ADVANCE, APPLY_CHANGES, DECODE_ROWS, MIXED_ROWS
 from cugraphs.program import Buffer
+from cugraphs.sequence_state import SequenceBuffers
 from cugraphs.trace import Tracer
+
+MAX_CHANGES = 2048  # changed words of the state that a step can apply, 8 bytes each
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The INPUT buffers of one program.
+    """What the model's step reads of its rows.
 
-    A decode step has one row per sequence, and samples from each. A mixed step has the tokens of
-    several sequences one after the other, and samples from the rows in ``logits_indices``.
+    A decode step samples from each row. A mixed step samples from the rows in ``logits_indices``.
 
     Args:
         token_ids: int32 [rows]; 0 in dead rows.
         positions: int32 [rows]; where the token stands in its sequence.
         slot_mapping: int32 [rows]; block * block_size + offset, where K and V go; -1 in dead rows.
-        block_tables: int32 [seqs, max_blocks]; in a decode step ``seqs`` is ``rows``.
-        seq_lens: int32 [seqs]; tokens in the cache, this step's included; 0 in dead rows.
-        row_ids: int32 [sampled]; the sequence's slot in the sampling state; -1 where no token is
-            sampled.
+        slot_ids: int32 [seqs]; each sequence's row of the block tables; -1 in dead ones. In a
+            decode step ``seqs`` is ``rows``.
+        seq_lens: int32 [seqs]; tokens in the cache, this step's included; 0 in dead ones.
+        row_ids: int32 [sampled]; the sequence's slot; -1 where no token is sampled.
         sample_positions: int32 [sampled]; where the sampled token will stand in its sequence.
         target_ids: int32 [sampled]; the token whose log-probability is wanted; -1 is the sampled.
         num_logprobs: int32 [sampled]; likeliest tokens wanted beside it; -1 wants none at all.
@@ -42,7 +45,7 @@ class StepInputs:
     token_ids: Buffer
     positions: Buffer
     slot_mapping: Buffer
-    block_tables: Buffer
+    slot_ids: Buffer
     seq_lens: Buffer
     row_ids: Buffer
     sample_positions: Buffer
@@ -80,8 +83,9 @@ class Chunk:
     Args:
         token_ids: the tokens, the first at position ``start``.
         start: tokens of the sequence that are in the cache already.
-        block_table: the sequence's blocks, enough for the chunk.
-        slot: of the sequence in the sampling state.
+        block_table: the sequence's blocks, enough for the chunk. Blocks may be appended between
+            steps; a table that changes otherwise is a new object.
+        slot: of the sequence in the state; no other sequence of the step has it.
         samples: whether the last row samples the sequence's next token.
         num_logprobs: likeliest tokens to report beside the sampled one; -1 reports none at all.
         prompt_targets: for each of the first rows, the known next token whose log-probability is
@@ -109,108 +113,128 @@ class Chunk:
         return len(self.token_ids) == 1 and self.samples and not self.prompt_targets
 
 
-def declare_decode_inputs(tracer: Tracer, max_rows: int, max_blocks: int) -> StepInputs:
-    """Declare the inputs of a decode step over the axis ``rows``."""
-    rows = tracer.dim("rows", max_rows)
-    return StepInputs(
-        **_declare(tracer, rows, "token_ids", "positions", "slot_mapping"),
-        block_tables=tracer.input("block_tables", (rows, max_blocks), "int32"),
-        **_declare(tracer, rows, "seq_lens"),
-        **_declare(tracer, rows, "row_ids", "sample_positions", "target_ids", "num_logprobs"),
+def begin_decode(t: Tracer, state: SequenceBuffers, max_rows: int, block_size: int) -> StepInputs:
+    """Record the beginning of a decode step over the axis ``rows``."""
+    rows = t.dim("rows", max_rows)
+    apply_changes(t, state)
+    (row_ids,) = _declare(t, rows, "row_ids")
+    moving = (state.last_token, state.num_computed, state.done)
+    found = t.call_tuple(
+        DECODE_ROWS,
+        row_ids,
+        *moving,
+        state.block_tables,
+        state.num_logprobs,
+        block_size=block_size,
     )
+    token_ids, positions, slot_mapping, seq_lens, live_ids, *sampled = found
+    return StepInputs(token_ids, positions, slot_mapping, live_ids, seq_lens, live_ids, *sampled)
 
 
-def declare_mixed_inputs(
-    tracer: Tracer, max_tokens: int, max_seqs: int, max_logits: int, max_blocks: int
+def begin_mixed(
+    t: Tracer,
+    state: SequenceBuffers,
+    *,
+    max_tokens: int,
+    max_seqs: int,
+    max_logits: int,
+    block_size: int,
 ) -> StepInputs:
-    """Declare the inputs of a mixed step over the axes ``tokens``, ``seqs`` and ``logits``."""
-    tokens = tracer.dim("tokens", max_tokens)
-    seqs = tracer.dim("seqs", max_seqs)
-    logits = tracer.dim("logits", max_logits)
+    """Record the beginning of a mixed step over the axes ``tokens``, ``seqs`` and ``logits``."""
+    tokens, seqs = t.dim("tokens", max_tokens), t.dim("seqs", max_seqs)
+    logits = t.dim("logits", max_logits)
+    apply_changes(t, state)
+    # The longest inputs last: what is copied ends with the last token.
+    (query_start_loc,) = _declare(t, seqs + 1, "query_start_loc")
+    (slot_ids,) = _declare(t, seqs, "slot_ids")
+    row_ids, sample_positions, target_ids, num_logprobs, logits_indices = _declare(
+        t, logits, "row_ids", "sample_positions", "target_ids", "row_logprobs", "logits_indices"
+    )
+    (new_token_ids,) = _declare(t, tokens, "new_token_ids")
+    token_ids, positions, slot_mapping, seq_lens, live_ids = t.call_tuple(
+        MIXED_ROWS,
+        new_token_ids,
+        slot_ids,
+        query_start_loc,
+        row_ids,
+        state.last_token,
+        state.num_computed,
+        state.done,
+        state.block_tables,
+        block_size=block_size,
+    )
     return StepInputs(
-        **_declare(tracer, tokens, "token_ids", "positions", "slot_mapping"),
-        block_tables=tracer.input("block_tables", (seqs, max_blocks), "int32"),
-        **_declare(tracer, seqs, "seq_lens"),
-        **_declare(tracer, seqs + 1, "query_start_loc"),
-        **_declare(tracer, logits, "row_ids", "sample_positions", "target_ids", "num_logprobs"),
-        **_declare(tracer, logits, "logits_indices"),
+        token_ids,
+        positions,
+        slot_mapping,
+        slot_ids,
+        seq_lens,
+        live_ids,
+        sample_positions,
+        target_ids,
+        num_logprobs,
+        query_start_loc,
+        logits_indices,
     )
 
 
-def fill_decode(inputs: Mapping[str, Array], chunks: Sequence[Chunk], block_size: int) -> None:
-    """Write decode chunks into the first rows, and reset all others to dead rows."""
-    live = len(chunks)
-    for name, dead in _DEAD_ROW.items():
-        inputs[name][live:] = dead
-    positions = np.array([chunk.start for chunk in chunks], np.int32)
-    inputs["token_ids"][:live] = [chunk.token_ids[0] for chunk in chunks]
-    inputs["positions"][:live] = positions
-    inputs["seq_lens"][:live] = positions + 1
-    inputs["row_ids"][:live] = [chunk.slot for chunk in chunks]
-    inputs["sample_positions"][:live] = positions + 1
-    inputs["target_ids"][:live] = -1
-    inputs["num_logprobs"][:live] = [chunk.num_logprobs for chunk in chunks]
-    tables = inputs["block_tables"]
-    for row, chunk in enumerate(chunks):
-        _fill_table(tables[row], chunk.block_table)
-    blocks = tables[np.arange(live), positions // block_size]
-    inputs["slot_mapping"][:live] = blocks * block_size + positions % block_size
+def apply_changes(t: Tracer, state: SequenceBuffers) -> None:
+    """Record that the host's changes are applied to the state."""
+    t.call_tuple(APPLY_CHANGES, state.state_words, t.input("changes", (MAX_CHANGES, 2), "int32"))
 
 
-def fill_mixed(inputs: Mapping[str, Array], chunks: Sequence[Chunk], block_size: int) -> None:
-    """Write the chunks one after the other; the inputs are bound to exactly their sizes."""
-    inputs["query_start_loc"][0] = 0
-    begin, logits_begin = 0, 0
-    for seq, chunk in enumerate(chunks):
-        count = len(chunk.token_ids)
-        rows = slice(begin, begin + count)
-        positions = np.arange(chunk.start, chunk.start + count, dtype=np.int32)
-        table = inputs["block_tables"][seq]
-        _fill_table(table, chunk.block_table)
-        inputs["token_ids"][rows] = chunk.token_ids
-        inputs["positions"][rows] = positions
-        inputs["slot_mapping"][rows] = (
-            table[positions // block_size] * block_size + positions % block_size
-        )
-        inputs["seq_lens"][seq] = chunk.start + count
-        inputs["query_start_loc"][seq + 1] = begin + count
+def end_step(t: Tracer, state: SequenceBuffers, inputs: StepInputs, token_ids: Buffer) -> None:
+    """Record that the sampled tokens are appended to their sequences."""
+    moving = (state.last_token, state.num_computed, state.done)
+    rules = (state.stop_ids, state.min_position, state.end_position)
+    t.call_tuple(ADVANCE, *moving, token_ids, inputs.row_ids, inputs.sample_positions, *rules)
 
+
+def fill_decode(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:
+    """Name the chunks' slots in the first rows; all others are dead."""
+    inputs["row_ids"][: len(chunks)] = [chunk.slot for chunk in chunks]
+    inputs["row_ids"][len(chunks) :] = -1
+
+
+def fill_mixed(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:
+    """Write the chunks one after the other; what the inputs have room for beyond them is dead."""
+    live, logits_begin = len(chunks), 0
+    ends = np.cumsum([0, *(len(chunk.token_ids) for chunk in chunks)])
+    inputs["query_start_loc"][: live + 1] = ends
+    inputs["query_start_loc"][live + 1 :] = ends[-1]
+    inputs["slot_ids"][:live] = [chunk.slot for chunk in chunks]
+    inputs["slot_ids"][live:] = -1
+    inputs["new_token_ids"][ends[-1] :] = 0
+    for chunk, begin, end in zip(chunks, ends.tolist(), ends[1:].tolist(), strict=False):
         targets = len(chunk.prompt_targets)
+        inputs["new_token_ids"][begin:end] = chunk.token_ids
         known = slice(logits_begin, logits_begin + targets)
         inputs["logits_indices"][known] = range(begin, begin + targets)
         inputs["row_ids"][known] = -1
         inputs["sample_positions"][known] = 0
         inputs["target_ids"][known] = chunk.prompt_targets
-        inputs["num_logprobs"][known] = chunk.num_prompt_logprobs
+        inputs["row_logprobs"][known] = chunk.num_prompt_logprobs
         if chunk.samples:
             last = logits_begin + targets
-            inputs["logits_indices"][last] = begin + count - 1
+            inputs["logits_indices"][last] = end - 1
             inputs["row_ids"][last] = chunk.slot
-            inputs["sample_positions"][last] = chunk.start + count
+            inputs["sample_positions"][last] = chunk.start + len(chunk.token_ids)
             inputs["target_ids"][last] = -1
-            inputs["num_logprobs"][last] = chunk.num_logprobs
-        begin += count
+            inputs["row_logprobs"][last] = chunk.num_logprobs
         logits_begin += chunk.num_logits
+    for name, dead in _DEAD_LOGITS_ROW.items():
+        inputs[name][logits_begin:] = dead
 
 
-_DEAD_ROW = {
-    "token_ids": 0,
-    "positions": 0,
-    "slot_mapping": -1,
-    "block_tables": 0,
-    "seq_lens": 0,
+_DEAD_LOGITS_ROW = {
+    "logits_indices": -1,
     "row_ids": -1,
     "sample_positions": 0,
     "target_ids": -1,
-    "num_logprobs": -1,
+    "row_logprobs": -1,
 }
 
 
-def _declare(tracer: Tracer, axis: Dim, *names: str) -> dict[str, Buffer]:
+def _declare(t: Tracer, axis: Dim, *names: str) -> list[Buffer]:
     """Declare int32 inputs along one axis."""
-    return {name: tracer.input(name, (axis,), "int32") for name in names}
-
-
-def _fill_table(table: Array, block_table: Sequence[int]) -> None:
-    table[: len(block_table)] = block_table
-    table[len(block_table) :] = 0
+    return [t.input(name, (axis,), "int32") for name in names]

@@ -40,6 +40,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import VOCAB
 from .launch_shapes import block_threads, vector_width
 from .precision import quiet
 
@@ -175,8 +176,10 @@ def _case(
     biases: int = 0,
     stops: int = 0,
     banned: float = 0.0,
+    rows: int = 12,
+    slots: int = 8,
 ) -> Case:
-    """Make 12 rows over 8 slots, 4 of them dead; the penalties repeat over the slots.
+    """Make 12 rows over 8 slots, 4 of them dead, or others; the penalties repeat over the slots.
 
     Args:
         name: of the case.
@@ -187,10 +190,11 @@ def _case(
         biases: most biased tokens of a slot, of a capacity of 16.
         stops: most stop ids of a slot, of a capacity of 5; about half the rows are short.
         banned: share of the tokens that have a logit of -inf.
+        rows: of the step.
+        slots: as many rows are live.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        slots, rows = 8, 12
         row_ids = np.full(rows, -1, np.int32)
         row_ids[rng.permutation(rows)[:slots]] = rng.permutation(slots)
         logits = rng.normal(scale=3.0, size=(rows, vocab))
@@ -270,5 +274,9 @@ ADJUST_LOGITS = Kernel(
         _case("two_tokens", 2, repetition=(1.2, 1.0), biases=2, stops=2),
         _case("odd_vocab", 33, repetition=(1.2, 1.0), frequency=(0.1,), biases=16, stops=5),
         _case("large_vocab", 128_256, repetition=(1.0, 1.2), biases=16, stops=5),
+    ),
+    benchmarks=(
+        _case("64x128256_neutral", VOCAB, rows=64, slots=64),
+        _case("64x128256_repetition", VOCAB, repetition=(1.2,), rows=64, slots=64),
     ),
 )

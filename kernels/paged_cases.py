@@ -19,6 +19,7 @@ from .case_arrays import int32, normal
 
 BLOCK_SIZE = 16
 FREE_BLOCKS = 3  # blocks that no sequence owns, the scratch block among them
+FREE_SLOTS = 2  # of the block tables, that no sequence has
 NAN = float("nan")
 NOISE = 3e4  # representable in every dtype; one unmasked score of this size decides the softmax
 
@@ -100,6 +101,20 @@ def filled_cache(
     return caches[0], caches[1], tables
 
 
+def in_slots(
+    rng: np.random.Generator, tables: Array, seq_lens: Sequence[int]
+) -> tuple[Array, Array]:
+    """Give each sequence a slot of its own, in random order among slots that nobody has.
+
+    Returns:
+        block_tables int32 [slots, max_blocks], and slot_ids int32 [seqs], -1 where the length is 0.
+    """
+    slots = rng.permutation(len(tables) + FREE_SLOTS)[: len(tables)]
+    spread = np.zeros((len(tables) + FREE_SLOTS, tables.shape[1]), np.int32)
+    spread[slots] = tables
+    return spread, int32(np.where(np.array(seq_lens) > 0, slots, -1))
+
+
 def decode_case(
     name: str,
     shape: Heads,
@@ -136,13 +151,10 @@ def decode_case(
             tables[:, :shared_blocks] = tables[0, :shared_blocks]
             tables[:, shared_blocks] = tables[:, shared_blocks - 1]
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
-        slots = rng.permutation(len(seq_lens) + 1)[: len(seq_lens)]
-        block_tables = np.zeros((len(seq_lens) + 1, tables.shape[1]), np.int32)
-        block_tables[slots] = tables
-        row_ids = np.where(np.array(seq_lens) > 0, slots, -1)
-        return q, k_cache, v_cache, block_tables, int32(row_ids), int32(seq_lens)
+        return q, k_cache, v_cache, *in_slots(rng, tables, seq_lens), int32(seq_lens)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
+    attrs = shape.attention_attrs(batch_invariant, scale)
+    return Case(name, make, attrs, round(float(np.mean(seq_lens))))
 
 
 def prefill_case(
@@ -178,6 +190,8 @@ def prefill_case(
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
         q = normal(rng, dtype, (int(starts[-1]) + padding_rows, shape.q_size), q_scale)
-        return q, k_cache, v_cache, tables, int32(seq_lens), int32(starts)
+        where = in_slots(rng, tables, seq_lens)
+        return q, k_cache, v_cache, *where, int32(seq_lens), int32(starts)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
+    attrs = shape.attention_attrs(batch_invariant, scale)
+    return Case(name, make, attrs, round(float(np.mean(seq_lens))))

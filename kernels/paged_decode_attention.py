@@ -31,6 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MODELS
 from .launch_shapes import block_threads, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
@@ -81,7 +82,7 @@ def reference(
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
         block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
-        row_ids: int32 [rows]; the row's slot, anything in dead rows.
+        row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
         batch_invariant: changes nothing here: NumPy computes each row alone anyway.
@@ -325,6 +326,7 @@ PAGED_DECODE_ATTENTION = Kernel(
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
     workspace=workspace,
+    is_attention=True,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),
@@ -369,5 +371,10 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
         decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
+    ),
+    benchmarks=(
+        decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),
+        decode_case("8b_16x8192", MODELS["8b"].heads, [8192] * 16),
+        decode_case("8b_64x1024", MODELS["8b"].heads, [1024] * 64),
     ),
 )

@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
     const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
     const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
     const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,     // [seqs, max_blocks]
+    const int* __restrict__ block_tables,     // [slots, max_blocks]
+    const int* __restrict__ slot_ids,         // [seqs]
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
     int tokens,
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
   }
 
   const int column = threadIdx.x % 8, row0 = threadIdx.x / 8 * 2;
-  const int* table = block_tables + static_cast<long long>(tile.seq) * max_blocks;
+  const int* table = block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks;
   // How many keys a row of the tile sees; keys, how many its last row sees.
   const auto visible = [&](int r) {
     return length - tile.chunk + (tile.first_row + r) / group + 1;
@@ -255,7 +256,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
         Element* __restrict__ k_cache,  // [num_blocks, kv_heads, block_size, head_dim]
     const typename Form::
         Element* __restrict__ v_cache,        // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,     // [seqs, max_blocks]
+    const int* __restrict__ block_tables,     // [slots, max_blocks]
+    const int* __restrict__ slot_ids,         // [seqs]
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
     int seqs,
@@ -317,7 +319,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
       }
     };
     Form::attend(
-        add, q + at, k_cache, v_cache, block_tables + static_cast<long long>(low) * max_blocks,
-        begin, end, heads, kv_head, kv_heads, block_size, scale_log2);
+        add, q + at, k_cache, v_cache,
+        block_tables + static_cast<long long>(slot_ids[low]) * max_blocks, begin, end, heads,
+        kv_head, kv_heads, block_size, scale_log2);
   }
 }

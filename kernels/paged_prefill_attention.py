@@ -29,6 +29,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
@@ -57,6 +58,7 @@ def reference(
     k_cache: Array,
     v_cache: Array,
     block_tables: Array,
+    slot_ids: Array,
     seq_lens: Array,
     query_start_loc: Array,
     *,
@@ -69,7 +71,8 @@ def reference(
         q: T [tokens, q_size], q_size = heads*head_dim.
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
-        block_tables: int32 [seqs, max_blocks]; read up to the last block that holds a token.
+        block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
+        slot_ids: int32 [seqs]; each sequence's slot; -1 where it has no tokens.
         seq_lens: int32 [seqs]; tokens in the cache, the chunk included.
         query_start_loc: int32 [seqs+1], not decreasing; where each chunk begins, then the end.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
@@ -85,7 +88,7 @@ def reference(
         start, end = starts[seq], starts[seq + 1]
         if end <= start or seq_len <= 0:
             continue
-        table = block_tables[seq]
+        table = block_tables[slot_ids[seq]]
         if batch_invariant or end - start == 1:
             for row in range(start, end):
                 length = seq_len - (end - row) + 1
@@ -201,7 +204,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
         Operand("q", ("tokens", "q_size"), "T"),
         Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
         Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("block_tables", ("seqs", "max_blocks"), "int32"),
+        Operand("block_tables", ("slots", "max_blocks"), "int32"),
+        Operand("slot_ids", ("seqs",), "int32"),
         Operand("seq_lens", ("seqs",), "int32"),
         Operand("query_start_loc", ("seqs+1",), "int32"),
     ),
@@ -210,6 +214,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    is_attention=True,
     cases=(
         prefill_case("one_row", Heads(4, 2, 64), [(1, 1)]),
         prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),
@@ -255,4 +260,5 @@ PAGED_PREFILL_ATTENTION = Kernel(
             batch_invariant=True,
         ),
     ),
+    benchmarks=(prefill_case("8b_8192", MODELS["8b"].heads, [(8192, 8192)]),),
 )

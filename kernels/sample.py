@@ -44,7 +44,7 @@ from .launch_shapes import vector_width
 from .philox import USE_SAMPLE, philox4x32_10, uniform
 from .precision import quiet
 from .row_order import ROW_THREADS, SCRATCH_BYTES, check_vocab
-from .sampling_cases import SAMPLE_CASES
+from .sampling_cases import SAMPLE_BENCHMARKS, SAMPLE_CASES
 
 GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
@@ -288,4 +288,5 @@ SAMPLE = Kernel(
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
     cases=SAMPLE_CASES,
+    benchmarks=SAMPLE_BENCHMARKS,
 )

@@ -10,6 +10,9 @@ import numpy as np
 
 from cugraphs.kernel import Array, Case
 
+from .benchmark_sizes import VOCAB
+from .case_arrays import normal
+
 
 def _case(
     name: str,
@@ -129,4 +132,33 @@ SAMPLE_CASES = (
         top_k=(0, 9_000, 5_000),
         top_p=(0.6, 1.0, 0.9),
     ),
+)
+
+
+def _full_batch(name: str, temperature: float, top_p: float = 1.0) -> Case:
+    """64 live rows over a vocabulary of real size, all with the same parameters."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        rows = 64
+        return (
+            np.zeros((rows, VOCAB), np.int32),
+            normal(rng, np.dtype(np.float32), (rows, VOCAB), 3.0),
+            np.arange(rows, dtype=np.int32),
+            rng.integers(100_000, size=rows, dtype=np.int32),
+            np.full(rows, temperature, np.float32),
+            np.zeros(rows, np.int32),
+            np.full(rows, top_p, np.float32),
+            np.zeros(rows, np.float32),
+            rng.integers(2**32, size=(rows, 2), dtype=np.uint32),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, np.int32),
+        )
+
+    return Case(name, make)
+
+
+SAMPLE_BENCHMARKS = (
+    _full_batch("64x128256_greedy", temperature=0.0),
+    _full_batch("64x128256_no_filter", temperature=0.8),
+    _full_batch("64x128256_top_p", temperature=0.8, top_p=0.9),
 )

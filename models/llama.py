@@ -20,7 +20,7 @@ from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import EMBEDDING_WEIGHT, HEAD_WEIGHT, ROPE_COS_SIN, weight_table
 from cugraphs.program import Buffer
 from cugraphs.sampling_params import MAX_LOGPROBS
-from cugraphs.sampling_state import SamplingBuffers
+from cugraphs.sequence_state import SequenceBuffers
 from cugraphs.step_state import StepInputs, StepOutputs
 from cugraphs.trace import Tracer
 
@@ -42,7 +42,7 @@ class Llama:
         self.weights = weight_table(config)
 
     def step(
-        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, sampling: SamplingBuffers
+        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, state: SequenceBuffers
     ) -> StepOutputs:
         """Record one forward pass over the rows of ``inputs``.
 
@@ -59,7 +59,7 @@ class Llama:
             x = self._linear(t, x, f"{layer}.self_attn.qkv_proj")
             where = (rope, inputs.positions, inputs.slot_mapping)
             q = t.call(ROPE_APPEND, *kv, x, *where, q_size=c.q_size)
-            x = self._attention(t, q, kv, inputs)
+            x = self._attention(t, q, kv, inputs, state)
             x = self._linear(t, x, f"{layer}.self_attn.o_proj")
             hidden = t.call(ADD, hidden, x)
             x = self._norm(t, hidden, f"{layer}.post_attention_layernorm")
@@ -72,7 +72,7 @@ class Llama:
         x = self._norm(t, hidden, "model.norm")
         head = self._weight(t, EMBEDDING_WEIGHT if c.tie_word_embeddings else HEAD_WEIGHT)
         logits = t.call(LINEAR, x, head, batch_invariant=self.batch_invariant)
-        return self._sample(t, logits, inputs, sampling)
+        return self._sample(t, logits, inputs, state)
 
     def _weight(self, t: Tracer, name: str) -> Buffer:
         return t.weight(name, self.weights[name].shape, self.dtype)
@@ -86,16 +86,21 @@ class Llama:
         return t.call(LINEAR, x, *operands, batch_invariant=self.batch_invariant)
 
     def _attention(
-        self, t: Tracer, q: Buffer, kv: tuple[Buffer, Buffer], inputs: StepInputs
+        self,
+        t: Tracer,
+        q: Buffer,
+        kv: tuple[Buffer, Buffer],
+        inputs: StepInputs,
+        state: SequenceBuffers,
     ) -> Buffer:
         attrs = {"scale": self.config.head_dim**-0.5, "batch_invariant": self.batch_invariant}
-        tables = (inputs.block_tables, inputs.seq_lens)
+        tables = (state.block_tables, inputs.slot_ids, inputs.seq_lens)
         if inputs.query_start_loc is None:
             return t.call(PAGED_DECODE_ATTENTION, q, *kv, *tables, **attrs)
         return t.call(PAGED_PREFILL_ATTENTION, q, *kv, *tables, inputs.query_start_loc, **attrs)
 
     def _sample(
-        self, t: Tracer, logits: Buffer, inputs: StepInputs, s: SamplingBuffers
+        self, t: Tracer, logits: Buffer, inputs: StepInputs, s: SequenceBuffers
     ) -> StepOutputs:
         rows = (inputs.row_ids, inputs.sample_positions)
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)

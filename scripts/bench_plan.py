@@ -9,7 +9,6 @@ of one thread, the least and the median of the repeats; the target is 300 ms in 
 """
 
 import argparse
-import dataclasses
 import gc
 import statistics
 import time
@@ -19,17 +18,15 @@ from functools import partial
 from typing import TypeVar
 
 from cugraphs.buffer_assignment import BufferAssignment, assign_buffers
+from cugraphs.compiler import Step
 from cugraphs.executable import PlannedProgram
 from cugraphs.fusion import fuse
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.ladder import Ladder
-from cugraphs.model_runner import PROMPT_LOGITS_ROWS, StepPlan
+from cugraphs.model_runner import StepPlan
+from cugraphs.model_shapes import MODEL_SHAPES, model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.rope import RopeConfig
 from cugraphs.program import Program
-from cugraphs.sampling_state import SamplingState
-from cugraphs.step_state import StepInputs, declare_decode_inputs, declare_mixed_inputs
 from cugraphs.trace import Tracer
 
 TARGET_MS = 300.0
@@ -37,85 +34,29 @@ PHASES = ("trace", "fuse", "assign", "verify")
 MAX_MODEL_LEN, BLOCK_SIZE = 8192, 16
 T = TypeVar("T")
 
-MODELS = {
-    "llama-3.1-8b": LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=131072,
-        rope=RopeConfig(theta=500000.0),
-    ),
-    "smollm2-135m": LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=8192,
-        rope=RopeConfig(theta=100000.0),
-        tie_word_embeddings=True,
-    ),
-}
+MODELS = ("llama-3.1-8b", "smollm2-135m")
 
 
-class Recorder:
-    """Records the steps of one model as the runner does, outside of it, to be timed apart."""
-
-    def __init__(self, config: LlamaConfig, max_num_seqs: int) -> None:
-        """Describe the model, its cache and its sampling state; nothing is recorded yet."""
-        self.config = config
-        self.model = Llama(config, "bfloat16")
-        self.max_num_seqs = max_num_seqs
-        self.ladder = Ladder(max_num_seqs)
-        self.sampling = SamplingState(max_num_seqs, config.vocab_size)
-        self.cache = KVCacheShape(
-            num_layers=config.num_hidden_layers,
-            num_blocks=1 + max_num_seqs * MAX_MODEL_LEN // BLOCK_SIZE,
-            num_kv_heads=config.num_key_value_heads,
-            block_size=BLOCK_SIZE,
-            head_dim=config.head_dim,
-            dtype="bfloat16",
-            max_model_len=MAX_MODEL_LEN,
-        )
-
-    def decode(self, rows: int) -> Program:
-        """The decode step of a fusion class, as traced."""
-        t = Tracer(f"decode_{rows}")
-        return self._record(t, declare_decode_inputs(t, rows, self.cache.max_blocks))
-
-    def mixed(self, tokens: int) -> Program:
-        """The mixed step of at most so many tokens, as traced."""
-        t = Tracer(f"mixed_{tokens}")
-        logits = self.max_num_seqs + PROMPT_LOGITS_ROWS
-        sizes = (tokens, self.max_num_seqs, logits, self.cache.max_blocks)
-        return self._record(t, declare_mixed_inputs(t, *sizes))
-
-    def plan(self, tokens: int) -> StepPlan:
-        """Everything at once, as an engine does."""
-        plan = StepPlan(
-            self.model,
-            self.cache,
-            vocab_size=self.config.vocab_size,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=tokens,
-        )
-        plan.arena()
-        return plan
-
-    def _record(self, t: Tracer, inputs: StepInputs) -> Program:
-        outputs = self.model.step(t, inputs, self.cache, self.sampling.declare(t))
-        for output in dataclasses.fields(outputs):
-            if output.name != "logits":
-                t.output(getattr(outputs, output.name), output.name)
-        return t.program
+def step_plan(config: LlamaConfig, max_num_seqs: int, tokens: int) -> StepPlan:
+    """Everything at once, as an engine plans it."""
+    cache = KVCacheShape(
+        num_layers=config.num_hidden_layers,
+        num_blocks=1 + max_num_seqs * MAX_MODEL_LEN // BLOCK_SIZE,
+        num_kv_heads=config.num_key_value_heads,
+        block_size=BLOCK_SIZE,
+        head_dim=config.head_dim,
+        dtype="bfloat16",
+        max_model_len=MAX_MODEL_LEN,
+    )
+    plan = StepPlan(
+        Llama(config, "bfloat16"),
+        cache,
+        vocab_size=config.vocab_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=tokens,
+    )
+    plan.arena()
+    return plan
 
 
 @dataclass
@@ -145,11 +86,18 @@ def timed(function: Callable[[], T]) -> tuple[T, float]:
     return result, (time.perf_counter() - start) * 1e3
 
 
-def measure(record: Callable[[], Program], repeats: int) -> Timings:
+def traced_program(name: str, step: Step) -> Program:
+    """The program that ``step`` records."""
+    tracer = Tracer(name)
+    step(tracer)
+    return tracer.program
+
+
+def measure(name: str, step: Step, repeats: int) -> Timings:
     """Trace, fuse, assign and verify one program ``repeats`` times."""
     ms: dict[str, list[float]] = {phase: [] for phase in PHASES}
     for _ in range(repeats):
-        traced, trace_ms = timed(record)
+        traced, trace_ms = timed(partial(traced_program, name, step))
         fused, fuse_ms = timed(partial(fuse, traced))
         assignment, assign_ms = timed(partial(assign_buffers, fused))
         _, verify_ms = timed(partial(assignment.verify, fused))
@@ -168,12 +116,16 @@ def memory_row(name: str, assignment: BufferAssignment) -> str:
 
 def bench(name: str, max_num_seqs: int, token_counts: list[int], repeats: int) -> None:
     """Print both tables and the totals of one model."""
-    recorder = Recorder(MODELS[name], max_num_seqs)
-    records = [partial(recorder.decode, rows) for rows in recorder.ladder.classes]
-    records += [partial(recorder.mixed, tokens) for tokens in token_counts]
-    timings = [measure(record, repeats) for record in records]
+    config = LlamaConfig.from_hf(model_shape(name), name)
+    plans = {tokens: step_plan(config, max_num_seqs, tokens) for tokens in token_counts}
+    plan = plans[token_counts[0]]
+    steps: dict[str, Step] = {
+        f"decode_{rows}": partial(plan.record_decode, rows=rows) for rows in plan.ladder.classes
+    }
+    steps |= {f"mixed_{tokens}": each.record_mixed for tokens, each in plans.items()}
+    timings = [measure(step_name, step, repeats) for step_name, step in steps.items()]
 
-    print(f"{name}, bfloat16, {max_num_seqs} sequences, rungs {recorder.ladder.rungs}")
+    print(f"{name}, bfloat16, {max_num_seqs} sequences, rungs {plan.ladder.rungs}")
     print(f"\n{'ms':<12}{'traced':>6}{'fused':>7}" + "".join(f"{p:>8}" for p in PHASES), end="")
     print(f"{'sum':>8}{'median':>8}")
     for timing in timings:
@@ -183,7 +135,8 @@ def bench(name: str, max_num_seqs: int, token_counts: list[int], repeats: int) -
         print(memory_row(timing.planned.program.name, timing.planned.assignment))
     print()
     for tokens in token_counts:
-        totals = [timed(partial(recorder.plan, tokens))[1] for _ in range(repeats)]
+        plan_all = partial(step_plan, config, max_num_seqs, tokens)
+        totals = [timed(plan_all)[1] for _ in range(repeats)]
         print(
             f"all rungs and mixed_{tokens}: {min(totals):.1f} ms least, "
             f"{statistics.median(totals):.1f} ms median, target {TARGET_MS:.0f} ms"
@@ -195,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=[*MODELS], help="default: all of them")
+    parser.add_argument("--model", choices=MODEL_SHAPES, help="default: an 8B and a 135M")
     parser.add_argument("--max-num-seqs", type=int, default=256, metavar="N")
     parser.add_argument("--tokens", type=int, nargs="+", default=[2048, 8192], metavar="N")
     parser.add_argument("--repeats", type=int, default=10, metavar="N")

@@ -32,6 +32,7 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
     driver: {
         "cuLaunchKernelEx": "config f kernelParams extra",
         "cuFuncSetAttribute": "hfunc attrib value",
+        "cuStreamIsCapturing": "hStream",
     },
     nvrtc_bindings: {
         "nvrtcVersion": "",
@@ -61,13 +62,14 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
         "matmul_preference_set_attribute": "pref attr buf size_in_bytes",
         "matmul_algo_get_heuristic": "light_handle operation_desc adesc bdesc cdesc ddesc "
         "preference requested_algo_count heuristic_results_array return_algo_count",
+        "matmul_algo_check": "light_handle operation_desc adesc bdesc cdesc ddesc algo result",
     },
 }
 
 CUPY_NAMES = (
-    (cupy.cuda, "Device Memory MemoryPointer Stream alloc_pinned_memory"),
+    (cupy.cuda, "Device Event Memory MemoryPointer Stream alloc_pinned_memory get_elapsed_time"),
     (cupy.cuda.Device, "id compute_capability attributes"),
-    (cupy.cuda.MemoryPointer, "ptr memset_async"),
+    (cupy.cuda.MemoryPointer, "ptr memset_async copy_from_device_async"),
     (cupy.cuda.Stream, "synchronize begin_capture end_capture"),
     (cupy.cuda.Graph, "launch"),
     (
@@ -108,6 +110,8 @@ def check_structures() -> None:
     assert (attributes.TRANSA, attributes.EPILOGUE, attributes.BIAS_POINTER) == (3, 7, 8)
     assert attributes.BIAS_DATA_TYPE == 26 and cublasLt.Epilogue.BIAS == 4
     assert cublasLt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES == 1
+    assert cublasLt.MatmulPreferenceAttribute.REDUCTION_SCHEME_MASK == 3
+    assert driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE == 0
     assert cublasLt.matmul_heuristic_result_dtype.fields["algo"][0].itemsize == 64
     # Of the CuPy that loads the cubins.
     for name in ("load", "get_function"):

@@ -110,7 +110,13 @@ def reference_bits(name: str) -> Identity:
             for dtype in CUDA_TYPES:
                 arrays = case_arrays(kernel, case, dtype)
                 found = run(kernel, arrays, case.attrs)
-                expected = kernel.reference(*(array.copy() for array in arrays), **case.attrs)
+                given = [array.copy() for array in arrays]
+                expected = [*kernel.reference(*given, **case.attrs)]
+                expected += [
+                    array
+                    for operand, array in zip(kernel.supplied, given, strict=False)
+                    if operand.access is Access.UPDATE
+                ]
                 for a, e in zip(found, expected, strict=True):
                     same = (a == e) | (np.isnan(a) & np.isnan(e))
                     assert same.all(), f"{name} {case.name} {dtype}: not its reference's bits"
@@ -165,25 +171,51 @@ def fused_norm_is_add_then_norm(kernels: Kernels) -> None:
             assert_same_bits(what, run(fused, [a, b, weight], case.attrs), [total, out])
 
 
+def rows_stand_alone(name: str) -> Identity:
+    """A row has the same bits alone and among others."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        for case in (_case(kernel, "odd"), _case(kernel, "smollm2")):
+            for dtype in CUDA_TYPES:
+                arrays = case_arrays(kernel, case, dtype)
+                whole = run(kernel, arrays, case.attrs)
+                for rows in (slice(0, 1), slice(2, 5)):
+                    part = [array[rows] if array.ndim == 2 else array for array in arrays]
+                    what = f"{name} {case.name} rows {rows} {dtype}"
+                    found = run(kernel, part, case.attrs)
+                    assert_same_bits(what, found, [out[rows] for out in whole])
+
+    check.__name__ = "rows_stand_alone"
+    return check
+
+
 def linear_rows_stand_alone(kernels: Kernels) -> None:
-    """With batch_invariant, a row's bits do not depend on how many rows are beside it."""
-    linear = kernels["linear"]
-    x, weight, bias = case_arrays(linear, _case(linear, "batch_invariant_tiles"), "bfloat16")
-    for dtype in ("bfloat16", "float32"):
-        wide = [array.astype(DTYPES[dtype]) for array in (x, weight, bias)]
-        (whole,) = run(linear, wide, {"batch_invariant": True})
-        for rows in (slice(0, 1), slice(4, 6), slice(1, 5), slice(16, 19), slice(2, 14)):
-            (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
-            assert_same_bits(f"linear rows {rows} {dtype}", [part], [whole[rows]])
+    """With batch_invariant, a row's bits do not depend on how many rows are beside it.
+
+    With parts and without, with rows of 16-byte vectors and of single elements.
+    """
+    linear, rng = kernels["linear"], np.random.default_rng(0)
+    for in_features, out_features in ((1304, 65), (136, 129), (77, 40), (40, 8200)):
+        x = rng.standard_normal((300, in_features), np.float32)
+        weight = rng.standard_normal((out_features, in_features), np.float32)
+        for dtype in ("bfloat16", "float32"):
+            wide = [array.astype(DTYPES[dtype]) for array in (x, weight, weight[:, 0])]
+            (whole,) = run(linear, wide, {"batch_invariant": True})
+            for first, count in ((5, 1), (99, 3), (7, 16), (64, 17), (1, 32), (65, 64), (150, 130)):
+                rows = slice(first, first + count)
+                (part,) = run(linear, [wide[0][rows], *wide[1:]], {"batch_invariant": True})
+                what = f"linear {in_features} x {out_features} {dtype} rows {first} + {count}"
+                assert_same_bits(what, [part], [whole[rows]])
 
 
-def few_rows_of_linear_are_batch_invariant(kernels: Kernels) -> None:
-    """Up to 4 rows our own kernel runs anyway, with the same bits with and without the flag."""
-    linear = kernels["linear"]
-    case = _case(linear, "four_rows_bias")
-    arrays = case_arrays(linear, case, "bfloat16")
-    invariant = run(linear, arrays, {"batch_invariant": True})
-    assert_same_bits("linear four_rows_bias", run(linear, arrays, {}), invariant)
+def few_rows_of_linear_have_the_bits_of_one(kernels: Kernels) -> None:
+    """Up to 4 rows one order of additions serves any number of them."""
+    linear, rng = kernels["linear"], np.random.default_rng(0)
+    x, weight = (rng.standard_normal((rows, 2600), np.float32) for rows in (4, 9))
+    (whole,) = run(linear, [x, weight], {})
+    for rows in (slice(0, 1), slice(1, 3), slice(1, 4)):
+        assert_same_bits(f"linear rows {rows}", run(linear, [x[rows], weight], {}), [whole[rows]])
 
 
 def decode_rows_stand_alone(kernels: Kernels) -> None:
@@ -292,15 +324,14 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
     for name in ("batch_invariant", "batch_invariant_128", "batch_invariant_group_of_9"):
         for dtype in ("bfloat16", "float32"):
             case = _case(prefill, name)
-            q, k_cache, v_cache, tables, seq_lens, starts = case_arrays(prefill, case, dtype)
-            (chunks,) = run(prefill, [q, k_cache, v_cache, tables, seq_lens, starts], case.attrs)
+            q, *cache, slot_ids, seq_lens, starts = case_arrays(prefill, case, dtype)
+            (chunks,) = run(prefill, [q, *cache, slot_ids, seq_lens, starts], case.attrs)
             rows, row_ids, lengths = [], [], []
             for seq, (start, end) in enumerate(itertools.pairwise(starts)):
                 rows += range(start, end)
-                row_ids += [seq] * (end - start)
+                row_ids += [slot_ids[seq]] * (end - start)
                 lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
-            ids = [np.array(values, np.int32) for values in (row_ids, lengths)]
-            given = [q[rows], k_cache, v_cache, tables, *ids]
+            given = [q[rows], *cache, np.array(row_ids, np.int32), np.array(lengths, np.int32)]
             what = f"paged_prefill_attention {name} {dtype}"
             assert_same_bits(what, [chunks[rows]], run(decode, given, case.attrs))
 
@@ -374,24 +405,30 @@ def listed_target_agrees(kernels: Kernels) -> None:
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
+    **{
+        name: (orders_agree(name), reference_bits(name))
+        for name in ("apply_changes", "decode_rows", "mixed_rows", "advance")
+    },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),
     "rms_norm": (
         orders_agree("rms_norm"),
         rounded_once("rms_norm"),
+        rows_stand_alone("rms_norm"),
         block_sums_may_follow_each_other,
         fused_norm_is_add_then_norm,
     ),
     "add_rms_norm": (
         orders_agree("add_rms_norm"),
         rounded_once("add_rms_norm"),
+        rows_stand_alone("add_rms_norm"),
         fused_norm_is_add_then_norm,
     ),
     "linear": (
         orders_agree("linear"),
         rounded_once("linear"),
         linear_rows_stand_alone,
-        few_rows_of_linear_are_batch_invariant,
+        few_rows_of_linear_have_the_bits_of_one,
     ),
     "rope_append": (
         orders_agree("rope_append"),

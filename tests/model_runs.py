@@ -9,6 +9,7 @@ import numpy as np
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.device import CpuDevice, Device
 from cugraphs.kv_cache import KVCacheShape
+from cugraphs.ladder import Ladder
 from cugraphs.model_runner import ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
@@ -33,6 +34,8 @@ class ModelRun:
         block_size: int = BLOCK_SIZE,
         batch_invariant: bool = False,
         poison: bool = True,
+        mode: str = "none",
+        ladder: Ladder | None = None,
         device: Device | None = None,
         source: str = "test",
     ) -> None:
@@ -54,9 +57,10 @@ class ModelRun:
             vocab_size=config.vocab_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens or max(max_num_seqs * max_model_len, 64),
+            ladder=ladder,
             output_logits=True,
         )
-        self.runner = ModelRunner(plan, weights, device, poison=poison)
+        self.runner = ModelRunner(plan, weights, device, poison=poison, mode=mode, debug=True)
         for name, array in self.runner.state.items():
             if "cache" in name:  # whatever is read before it is written shows
                 device.write(array[1:], np.full(array[1:].shape, np.nan, array.dtype))
@@ -81,10 +85,7 @@ class ModelRun:
                 zip(prompts, starts, self.block_tables, strict=False)
             )
         ]
-        outputs = {
-            name: self.runner.device.read(array)
-            for name, array in self.runner._run_mixed(chunks).items()
-        }
+        outputs = self.runner.run_mixed(chunks)
         ends = np.cumsum([chunk.num_logits for chunk in chunks])
         logits = np.split(outputs["logits"].copy(), ends[:-1])
         return outputs["token_ids"][ends - 1].tolist(), logits

@@ -47,32 +47,183 @@ def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation
 
 
 MUTATIONS: tuple[Mutation, ...] = (
+    # ---------------------------------------------------------------------------- apply_changes
+    *_bugs(
+        "apply_changes",
+        "apply_changes.cu",
+        ("word 0 never changes", "change.v[0] >= 0", "change.v[0] > 0"),
+        ("no change is taken for one", "if (change.v[0] >= 0) words", "words"),
+        (
+            "index and value swapped",
+            "words[change.v[0]] = change.v[1]",
+            "words[change.v[1]] = change.v[0]",
+        ),
+        (
+            "the last change is left out",
+            "if (i >= num_changes) return;",
+            "if (i >= num_changes - 1) return;",
+        ),
+        ("no guard after the last change", "if (i >= num_changes) return;", ""),
+        (
+            "every block does the first changes",
+            "blockIdx.x * blockDim.x + threadIdx.x",
+            "threadIdx.x",
+        ),
+    ),
+    # ------------------------------------------------------------------------------ decode_rows
+    *_bugs(
+        "decode_rows",
+        "decode_rows.cu",
+        ("slot 0 is dead", "slot >= 0 && done[slot] == 0", "slot > 0 && done[slot] == 0"),
+        ("a sequence that is done goes on", " && done[slot] == 0", ""),
+        ("a full table is read beyond its end", " && block < max_blocks", ""),
+        ("the last block counts as full", "block < max_blocks", "block < max_blocks - 1"),
+        (
+            "the row's own table, not its slot's",
+            "static_cast<long long>(slot) * max_blocks",
+            "static_cast<long long>(row) * max_blocks",
+        ),
+        ("the row's own token, not its slot's", "last_token[slot]", "last_token[row]"),
+        (
+            "positions begin at 1",
+            "positions[row] = live ? position : 0",
+            "positions[row] = live ? position + 1 : 0",
+        ),
+        (
+            "the new token is not attended to",
+            "seq_lens[row] = live ? position + 1 : 0",
+            "seq_lens[row] = live ? position : 0",
+        ),
+        (
+            "the sampled token takes the new one's position",
+            "sample_positions[row] = live ? position + 1 : 0",
+            "sample_positions[row] = live ? position : 0",
+        ),
+        ("dead rows write to block 0", "int where = -1", "int where = 0"),
+        ("offset in a block forgotten", " + position % block_size", ""),
+        ("blocks of the wrong size", "* block_size + position", "* max_blocks + position"),
+        (
+            "dead rows keep their slot",
+            "live_row_ids[row] = live ? slot : -1",
+            "live_row_ids[row] = slot",
+        ),
+        (
+            "dead rows want log-probabilities",
+            "live ? num_logprobs[slot] : -1",
+            "live ? num_logprobs[slot] : 0",
+        ),
+        ("target is token 0", "target_ids[row] = -1", "target_ids[row] = 0"),
+        ("no guard after the last row", "if (row >= rows) return;", ""),
+    ),
+    # ------------------------------------------------------------------------------- mixed_rows
+    *_bugs(
+        "mixed_rows",
+        "mixed_rows.cu",
+        ("slot 0 is dead", "return slot >= 0 &&", "return slot > 0 &&"),
+        (
+            "a sequence that is done goes on",
+            "return slot >= 0 && done[slot] == 0",
+            "return slot >= 0",
+        ),
+        ("lengths leave the cached tokens out", "num_computed[slot] + count", "count"),
+        ("lengths leave the new tokens out", "num_computed[slot] + count", "num_computed[slot]"),
+        ("padding tokens belong to the last sequence", "if (t < query_start_loc[seqs]) {", "{"),
+        (
+            "a token before its sequence's first",
+            "query_start_loc[middle] <= t",
+            "query_start_loc[middle] < t",
+        ),
+        (
+            "search ends one sequence early",
+            "(low + high + 1) / 2",
+            "(low + high) / 2 + (high - low > 1)",
+        ),
+        ("search leaves the last sequence out", "high = seqs - 1", "high = seqs - 2"),
+        (
+            "positions begin at 0 in every chunk",
+            "num_computed[slot] + t - query_start_loc[low]",
+            "t - query_start_loc[low]",
+        ),
+        (
+            "positions count over the whole step",
+            "num_computed[slot] + t - query_start_loc[low]",
+            "num_computed[slot] + t",
+        ),
+        ("token 0 is taken for the newest one", "given < 0 ?", "given <= 0 ?"),
+        ("given tokens are not used", "given < 0 ? last_token[slot] : given", "last_token[slot]"),
+        (
+            "the sequence's table, not its slot's",
+            "static_cast<long long>(slot) * max_blocks",
+            "static_cast<long long>(low) * max_blocks",
+        ),
+        ("one block too late", "position / block_size;", "(position + 1) / block_size;"),
+        ("offset in a block forgotten", " + position % block_size", ""),
+        ("dead tokens write to block 0", "where = -1;", "where = 0;"),
+        (
+            "rows of logits keep a slot that is done",
+            "is_live(row_ids[t], done) ? row_ids[t] : -1",
+            "row_ids[t]",
+        ),
+        ("no guard after the last row of logits", "if (t < logits) live", "live"),
+        ("no guard after the last sequence", "if (t < seqs) {", "{"),
+        ("no guard after the last token", "if (t >= tokens) return;", ""),
+    ),
+    # ---------------------------------------------------------------------------------- advance
+    *_bugs(
+        "advance",
+        "advance.cu",
+        ("dead rows move slot -1", " || row_ids[row] < 0", ""),
+        ("slot 0 never moves", "row_ids[row] < 0", "row_ids[row] <= 0"),
+        ("only the first 32 stop ids are looked at", "i += 32", "i += stops"),
+        (
+            "stop ids of the row, not the slot",
+            "static_cast<long long>(slot) * stops",
+            "static_cast<long long>(row) * stops",
+        ),
+        ("a stop token ends too early", " && position >= min_position[slot]", ""),
+        (
+            "a stop token ends one too late",
+            "position >= min_position[slot]",
+            "position > min_position[slot]",
+        ),
+        ("only lane 0's stop ids count", "__any_sync(0xffffffffu, ends)", "ends"),
+        ("a broken row goes on", " || token < 0", ""),
+        ("no limit is a limit", "end_position[slot] > 0 && ", ""),
+        ("one token too many", "position + 1 >= end_position", "position >= end_position"),
+        ("one token too few", "position + 1 >= end_position", "position + 2 >= end_position"),
+        ("a broken token is kept", "max(token, 0)", "token"),
+        (
+            "the position stays",
+            "num_computed[slot] = position",
+            "num_computed[slot] = position - 1",
+        ),
+        ("done is cleared", "if (ends) done[slot] = 1", "done[slot] = ends"),
+        ("the row's own state, not its slot's", "last_token[slot] = max", "last_token[row] = max"),
+        ("a thread, not a warp, a row", "if (lane != 0) return;", "if (lane == 0) return;"),
+    ),
     # -------------------------------------------------------------------------------- embedding
     *_bugs(
         "embedding",
         "embedding.cu",
-        ("a dead row reads row -1", "if (id >= 0) values", "values"),
-        ("token 0 is taken for a dead row", "if (id >= 0)", "if (id > 0)"),
-        ("no guard after the row's end", "if (column >= vectors) return;", ""),
+        ("a dead row reads row -1", "if (id >= 0 && column", "if (column"),
+        ("token 0 is taken for a dead row", "if (id >= 0 &&", "if (id > 0 &&"),
+        ("reads after the row's end", "if (id >= 0 && column < vectors)", "if (id >= 0)"),
+        ("writes after the row's end", "if (column < vectors) target", "target"),
+        ("row stride in elements, not vectors", "+ id * vectors;", "+ id * hidden;"),
         (
-            "row stride in elements, not vectors",
-            "[id * vectors + column]",
-            "[id * hidden + column]",
+            "the block's part of a row ignored",
+            "blockIdx.y * (kLoads * kThreads) + threadIdx.x",
+            "threadIdx.x",
         ),
-        ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
-        (
-            "a dead row is left as it was",
-            "Vector values = zeros<T, kWidth>();\n",
-            "Vector values;\n",
-        ),
+        ("a dead row is left as it was", "    values[u] = zeros<T, kWidth>();\n", ""),
     ),
     *_bugs(
         "embedding",
         "embedding.py",
         (
             "grid rounded down: the last part of a long row is missing",
-            "-(-(hidden // width) // threads)",
-            "max(1, hidden // width // threads)",
+            "-(-vectors // (threads * loads))",
+            "max(1, vectors // (threads * loads))",
         ),
     ),
     # -------------------------------------------------------------------------------------- add
@@ -117,8 +268,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("mean over the vectors", "(sum) / hidden", "(sum) / vectors"),
         (
             "rounded before the weight, as Hugging Face does",
-            "to_float(values.v[k]) * scale *",
-            "to_float(from_float<T>(to_float(values.v[k]) * scale)) *",
+            "to_float(held[h].v[k]) * scale *",
+            "to_float(from_float<T>(to_float(held[h].v[k]) * scale)) *",
         ),
         (
             "squares in the operands' dtype",
@@ -133,13 +284,18 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("weight of the thread, not of the vector", "weights[i]", "weights[threadIdx.x]"),
         (
             "the last vector is not in the sum",
-            "i < vectors; i += kThreads) {\n    const Vector values = x_row[i];",
-            "i < vectors - 1; i += kThreads) {\n    const Vector values = x_row[i];",
+            "if (h * kThreads + threadIdx.x < vectors)",
+            "if (h * kThreads + threadIdx.x < vectors - 1)",
         ),
         (
             "only the first vector of a thread is written",
-            "gains = weights[i];\n",
-            "gains = weights[i];\n    if (i >= kThreads) break;\n",
+            "if (i < vectors) {\n      Vector result;",
+            "if (i < vectors && h == 0) {\n      Vector result;",
+        ),
+        (
+            "vectors of a thread side by side where they are loaded",
+            "const int i = h * kThreads + threadIdx.x;\n    if (i < vectors) held[h]",
+            "const int i = threadIdx.x * kHeld + h;\n    if (i < vectors) held[h]",
         ),
         (
             "32-bit offset of a row",
@@ -147,6 +303,15 @@ MUTATIONS: tuple[Mutation, ...] = (
             "blockIdx.x * hidden",
         ),
         ("only the sum of the own warp", "block_sum<kThreads>(sum)", "lanes_sum<32>(sum)"),
+    ),
+    *_bugs(
+        "rms_norm",
+        "launch_shapes.py",
+        (
+            "a vector too few held by a thread",
+            "return threads, -(-vectors // threads)",
+            "return threads, max(1, vectors // threads)",
+        ),
     ),
     *_bugs(
         "rms_norm",
@@ -194,8 +359,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         "add_rms_norm.cu",
         (
             "the unrounded sum is squared",
-            "const float value = to_float(held[h].v[k]);",
-            "const float value = to_float(left.v[k]) + to_float(right.v[k]);",
+            "held[h].v[k] = from_float<T>(to_float(held[h].v[k]) + to_float(right[h].v[k]));\n"
+            "        const float value = to_float(held[h].v[k]);",
+            "const float value = to_float(held[h].v[k]) + to_float(right[h].v[k]);\n"
+            "        held[h].v[k] = from_float<T>(value);",
         ),
         (
             "sum stored at the thread's first vector",
@@ -208,35 +375,30 @@ MUTATIONS: tuple[Mutation, ...] = (
             "to_float(held[0].v[k]) * scale",
         ),
         ("eps added to hidden", "/ hidden + eps)", "/ (hidden + eps))"),
-        ("b left out", "to_float(left.v[k]) + to_float(right.v[k])", "to_float(left.v[k])"),
+        ("b left out", " + to_float(right[h].v[k]))", ")"),
         ("sum and out swapped", "      sum_row[i] = held[h];\n", "      out_row[i] = held[h];\n"),
         (
             "no guard after the row's end",
-            "    if (i < vectors) {\n      const Vector left",
-            "    {\n      const Vector left",
+            "    if (i < vectors) {\n      held[h] = a_row[i];",
+            "    {\n      held[h] = a_row[i];",
         ),
         (
             "vectors of a thread side by side",
             "    const int i = h * kThreads + threadIdx.x;\n"
             "    if (i < vectors) {\n"
-            "      const Vector gains",
+            "      Vector result",
             "    const int i = threadIdx.x * kHeld + h;\n"
             "    if (i < vectors) {\n"
-            "      const Vector gains",
+            "      Vector result",
         ),
     ),
     *_bugs(
         "add_rms_norm",
         "add_rms_norm.py",
         (
-            "a vector too few held by a thread",
-            "held = -(-(hidden // width) // threads)",
-            "held = max(1, hidden // width // threads)",
-        ),
-        (
             "blocks of another size than rms_norm's, so another order",
-            "threads = block_threads(hidden // width)",
-            "threads = block_threads(hidden // width, 64)",
+            "threads, held = row_shape(hidden // width)",
+            "threads, held = 64, -(-(hidden // width) // 64)",
         ),
     ),
     # ----------------------------------------------------------------------------- silu_and_mul
@@ -254,18 +416,25 @@ MUTATIONS: tuple[Mutation, ...] = (
             "gates = x_row[2 * column], ups = x_row[2 * column + 1]",
         ),
         ("rows of half the length", "+ 2 * row * vectors", "+ row * vectors"),
-        ("wrong sign in exp", "expf(-gate)", "expf(gate)"),
+        ("wrong sign in exp", "1.0f + expf(-gate)", "1.0f + expf(gate)"),
+        ("wrong sign in the fast exp", "1.0f + __expf(-gate)", "1.0f + __expf(gate)"),
         (
             "overflows for large gates",
             "gate / (1.0f + expf(-gate))",
             "gate * expf(gate) / (1.0f + expf(gate))",
         ),
         (
-            "rounded before the product",
-            "gate / (1.0f + expf(-gate)) *",
-            "to_float(from_float<T>(gate / (1.0f + expf(-gate)))) *",
+            "overflows for large gates of 16 bits",
+            "__fdividef(gate, 1.0f + __expf(-gate))",
+            "__fdividef(gate * __expf(gate), 1.0f + __expf(gate))",
         ),
-        ("sigmoid in place of SiLU", "from_float<T>(gate / ", "from_float<T>(1.0f / "),
+        (
+            "rounded before the product",
+            "silu<T>(to_float(gates.v[k])) *",
+            "to_float(from_float<T>(silu<T>(to_float(gates.v[k])))) *",
+        ),
+        ("sigmoid in place of SiLU", "return gate / ", "return 1.0f / "),
+        ("sigmoid of 16 bits in place of SiLU", "__fdividef(gate,", "__fdividef(1.0f,"),
         ("no guard after the row's end", "if (column >= vectors) return;", ""),
         ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
     ),
@@ -281,43 +450,41 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             "rotated the other way",
             "x * cosines.v[k] - y * sines.v[k]);\n"
-            "      b.v[k] = from_float<T>(y * cosines.v[k] + x",
+            "        second.v[k] = from_float<T>(y * cosines.v[k] + x",
             "x * cosines.v[k] + y * sines.v[k]);\n"
-            "      b.v[k] = from_float<T>(y * cosines.v[k] - x",
+            "        second.v[k] = from_float<T>(y * cosines.v[k] - x",
         ),
         (
             "the second half reads the rotated first one",
             "y * cosines.v[k] + x * sines",
-            "y * cosines.v[k] + to_float(a.v[k]) * sines",
+            "y * cosines.v[k] + to_float(first.v[k]) * sines",
         ),
         (
             "pairs are neighbours, as in GPT-J",
-            "a = source[column], b = source[column + half]",
-            "a = source[2 * column], b = source[2 * column + 1]",
+            "a[u] = source[head * 2 * half];\n      b[u] = source[head * 2 * half + half];",
+            "a[u] = source[head * 2 * half + column];\n"
+            "      b[u] = source[head * 2 * half + column + 1];",
         ),
-        ("v is rotated too", "if (head < heads + kv_heads) {", "{"),
-        ("k is not rotated", "if (head < heads + kv_heads) {", "if (head < heads) {"),
+        ("v is rotated too", "if (is_rotated) {", "{"),
+        (
+            "k is not rotated",
+            "is_rotated = head < heads + kv_heads;",
+            "is_rotated = head < heads;",
+        ),
         (
             "k and v stored in each other's cache",
-            "is_key ? k_cache : v_cache",
-            "is_key ? v_cache : k_cache",
+            "is_rotated ? k_cache : v_cache",
+            "is_rotated ? v_cache : k_cache",
         ),
-        ("v of a dead row is stored", "if (slot < 0) return;", ""),
+        ("k and v of a dead row are stored", "    return;\n  }\n\n", "  }\n\n"),
         (
             "q of a dead row is left as it was",
-            "target[column] = target[column + half] = zeros<T, kWidth>();\n",
+            "        q_row[head * 2 * half] = Raw{};\n"
+            "        q_row[head * 2 * half + half] = Raw{};\n",
             "",
         ),
-        (
-            "half of a dead row's q is left",
-            "target[column] = target[column + half] = zeros",
-            "target[column] = zeros",
-        ),
-        (
-            "slot 0 is taken for a dead row",
-            "    if (slot < 0) return;",
-            "    if (slot <= 0) return;",
-        ),
+        ("half of a dead row's q is left", "        q_row[head * 2 * half + half] = Raw{};\n", ""),
+        ("slot 0 is taken for a dead row", "if (slot < 0) {", "if (slot <= 0) {"),
         (
             "heads and offsets of a block swapped",
             "(block * kv_heads + kv_head) * block_size + offset)",
@@ -333,8 +500,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "slot / block_size, offset = slot % block_size",
             "slot / 16, offset = slot % 16",
         ),
-        ("angles of the row, not of the position", "positions[token] * 2LL", "token * 2LL"),
-        ("angles of half the position", "positions[token] * 2LL * half", "positions[token] * half"),
+        ("angles of the row, not of the position", "position * 2LL", "token * 2LL"),
+        ("angles of half the position", "position * 2LL * half", "position * half"),
         (
             "products rounded",
             "from_float<T>(x * cosines.v[k] -",
@@ -342,28 +509,40 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "v's columns not counted in a row",
-            "(token * (heads + 2 * kv_heads) + head)",
-            "(token * (heads + kv_heads) + head)",
+            "+ token * all_heads * 2 * half",
+            "+ token * (heads + kv_heads) * 2 * half",
         ),
         (
             "half a head taken for a power of two",
-            "column = item % half",
-            "column = item & (half - 1)",
+            "column = threadIdx.x % half",
+            "column = threadIdx.x & (half - 1)",
         ),
+        ("threads after the last whole head take part", "if (place >= heads_at_once) return;", ""),
         (
             "the block's part of the heads ignored",
-            "blockIdx.y * kThreads + threadIdx.x",
-            "threadIdx.x",
+            "blockIdx.y * (kHeads * heads_at_once) + place",
+            "place",
         ),
+        ("a thread's heads side by side", "+ place;\n", "+ place * kHeads;\n"),
         (
             "the last KV head is left out",
-            "if (head >= heads + 2 * kv_heads) return;",
-            "if (head >= heads + 2 * kv_heads - 1) return;",
+            "if (head >= all_heads) return;",
+            "if (head >= all_heads - 1) return;",
         ),
+        ("heads after the last are read", "if (head < all_heads) {", "{"),
         (
             "heads of k and v taken in turns",
-            "head - heads - (is_key ? 0 : kv_heads)",
+            "head - heads - (is_rotated ? 0 : kv_heads)",
             "(head - heads) / 2",
+        ),
+    ),
+    *_bugs(
+        "rope_append",
+        "rope_append.py",
+        (
+            "grid rounded down: the last heads are missing",
+            "-(-all_heads // (heads_at_once * heads_of_thread))",
+            "max(1, all_heads // (heads_at_once * heads_of_thread))",
         ),
     ),
     # ----------------------------------------------------------------------------------- linear
@@ -384,13 +563,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("bias of the first column", "bias[output]", "bias[first_output]"),
         ("a missing bias is read", "if (bias != nullptr) sum", "sum"),
-        ("rows after the last are stored", " && row < tokens && ", " && "),
+        ("rows after the last are stored", " && r < tokens && ", " && "),
         (
             "columns after the last are stored",
-            "row < tokens && output < out_features",
-            "row < tokens",
+            "r < tokens && output < out_features",
+            "r < tokens",
         ),
-        ("rows after the last are read", "min(first_row + r, tokens - 1)", "first_row + r"),
+        ("rows after the last are read", "min(r, tokens - 1)", "r"),
         (
             "columns after the last are read",
             "min(first_output + o, out_features - 1)",
@@ -429,23 +608,179 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "out's row stride is x's",
-            "static_cast<long long>(row) * out_features",
-            "static_cast<long long>(row) * in_features",
-        ),
-        (
-            "32-bit offset of a result",
-            "static_cast<long long>(row) * out_features",
-            "row * out_features",
+            "static_cast<long long>(r) * out_features",
+            "static_cast<long long>(r) * in_features",
         ),
     ),
     *_bugs(
         "linear",
-        "linear.py",
+        "linear_tiles.cuh",
         (
-            "grid rounded down: the last rows are missing",
-            "-(-tokens // rows)",
-            "max(1, tokens // rows)",
+            "a chunk of one row lies where another's does",
+            "(row * kChunks + (chunk ^ turn)) * kChunkBytes",
+            "(row * kChunks + (chunk | turn)) * kChunkBytes",
         ),
+        ("rows after the last are copied", "row < rows_ && column < columns_", "column < columns_"),
+        (
+            "vectors after a row's end are copied",
+            "row < rows_ && column < columns_",
+            "row < rows_",
+        ),
+        (
+            "elements after a row's end are copied",
+            "if (row < rows_ && column + k < columns_)",
+            "if (row < rows_ && column < columns_)",
+        ),
+        (
+            "a copy of single elements leaves what was there",
+            "values.v[k] = from[k];\n        }",
+            "values.v[k] = from[k];\n          else break;\n        }",
+        ),
+        (
+            "every copy of a thread takes its first row",
+            "static_cast<long long>(i * kStride) * columns_ + column",
+            "column",
+        ),
+        (
+            "halves of x fragments exchanged",
+            "chunk_place(lane % 16, chunk + lane / 16)",
+            "chunk_place(lane / 2, chunk + lane % 2)",
+        ),
+        (
+            "halves of weight fragments exchanged",
+            "chunk_place(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2)",
+            "chunk_place(lane % 16, chunk + lane / 16)",
+        ),
+        (
+            "fragments are overwritten before they are used",
+            "fragments[(step + 1) % 2].load",
+            "fragments[step % 2].load",
+        ),
+        (
+            "the last 16 k of a stage are left out",
+            "kSteps = kChunks / 2",
+            "kSteps = kChunks / 2 - 1",
+        ),
+        ("both 8-column tiles from the first", "[j % 2 * 2], now", "[0], now"),
+        (
+            "float: x of the upper row in place of the lower",
+            "first_row + 16 * i + 8 * down, chunk",
+            "first_row + 16 * i, chunk",
+        ),
+        (
+            "float: the last k of a vector is left out",
+            "for (int k = 0; k < 4; ++k) sum = fmaf",
+            "for (int k = 0; k < 3; ++k) sum = fmaf",
+        ),
+        ("odd columns: a pair is stored", "if (columns % 2 == 0) {", "if (columns > 0) {"),
+        (
+            "odd columns: an element after the last",
+            "if (column + 1 < columns) row[column + 1]",
+            "row[column + 1]",
+        ),
+        (
+            "bias of the first column for both",
+            "to_float(bias[column + 1]);",
+            "to_float(bias[column]);",
+        ),
+        (
+            "bias after its end is read",
+            "if (column + 1 < out_features) pair.v[1]",
+            "pair.v[1]",
+        ),
+        (
+            "a group of row tiles is as large as all of them",
+            "min(row_tiles - first_row_tile, kRowTilesTogether)",
+            "kRowTilesTogether",
+        ),
+        (
+            "parts leave out what does not divide",
+            "end = depths * (part + 1) / parts",
+            "end = begin + depths / parts",
+        ),
+        ("a warp column too few", "warp % kWarpsAcross * kWarpColumns", "0"),
+        (
+            "fewer waits than copies",
+            "cp_async_wait<kStages - 2>();",
+            "cp_async_wait<kStages - 1>();",
+        ),
+        (
+            "no barrier before a stage is read",
+            "__syncthreads();  // the stage",
+            "// the stage",
+        ),
+        (
+            "a stage is filled while it is read",
+            "start_copies(depth + kStages - 1);",
+            "start_copies(depth + kStages);",
+        ),
+        (
+            "no groups for the depths after the last",
+            "cp_async_commit();  // an empty",
+            "if (depth < end) cp_async_commit();  // an empty",
+        ),
+        (
+            "a part's sums begin with those of the tile above",
+            "float sums[kTilesDown][kTilesAcross][4] = {};",
+            "float sums[kTilesDown][kTilesAcross][4];",
+        ),
+        ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
+        ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
+        (
+            "all parts at one place of the workspace",
+            "workspace + part * (tokens * columns)",
+            "workspace",
+        ),
+        (
+            "the sums of the parts are rounded",
+            "total.v[k] += next.v[k];",
+            "total.v[k] = to_float(from_float<T>(total.v[k] + next.v[k]));",
+        ),
+        ("the last part is left out", "part < parts; ++part) {", "part < parts - 1; ++part) {"),
+        (
+            "no wait for the products before their sums are read",
+            "  wait_for_previous_kernel();\n  if (vector",
+            "  if (vector",
+        ),
+        ("no guard after the last vector", "if (vector >= vectors) return;", ""),
+        ("bias of a column in vectors", "row_vectors) * kWidth;", "row_vectors);"),
+        (
+            "float: small tiles add the k of a vector in another order",
+            "fmaf(values[i][down].v[k], weights.v[k], sum)",
+            "kTilesDown == 1\n                         "
+            "? fmaf(values[i][down].v[3 - k], weights.v[3 - k], sum)\n"
+            "                         : fmaf(values[i][down].v[k], weights.v[k], sum)",
+        ),
+    ),
+    *_bugs(
+        "linear",
+        "linear_tiles.py",
+        (
+            "parts follow from the number of rows",
+            'column_tiles = -(-axes["out_features"] // _NARROW_TILES[16].columns)',
+            'column_tiles = axes["tokens"]',
+        ),
+        (
+            "16-byte copies of rows that are not aligned",
+            "aligned = vector_width",
+            "aligned = True or vector_width",
+        ),
+        (
+            "a tile row too few",
+            "-(-tokens // self.rows) *",
+            "max(1, tokens // self.rows) *",
+        ),
+        (
+            "a tile column too few",
+            "* -(-out_features // self.columns)",
+            "* max(1, out_features // self.columns)",
+        ),
+        ("shared memory for x alone", "(self.rows + self.columns) *", "self.rows *"),
+        ("too little workspace", "return 4 * parts *", "return 4 *"),
+    ),
+    *_bugs(
+        "linear",
+        "linear.py",
         (
             "two columns a warp for one row too, in the grid only",
             "outputs_of_block = outputs *",
@@ -1331,9 +1666,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             "kHeads",
         ),
         (
-            "table of the sequence after, alone",
-            "block_tables + static_cast<long long>(low) * max_blocks",
-            "block_tables + static_cast<long long>(low + 1) * max_blocks",
+            "table of the sequence, not of its slot, alone",
+            "static_cast<long long>(slot_ids[low]) * max_blocks",
+            "static_cast<long long>(low) * max_blocks",
         ),
         ("the first part only, alone", "part < parts; ++part", "part < 1; ++part"),
         ("earlier parts are forgotten, alone", "if (part > 0) {", "if (part > 1) {"),

@@ -52,7 +52,12 @@ class Recipe:
 
     def trace(self, max_rows: int, max_seqs: int) -> Program:
         """The program, traced at these largest counts; every result that no op reads is output."""
-        return _Recorder(self, max_rows, max_seqs).program()
+        t = Tracer("random")
+        return self.record(t, t.dim("rows", max_rows), t.dim("seqs", max_seqs))
+
+    def record(self, t: Tracer, rows: Dim, seqs: int) -> Program:
+        """As :meth:`trace`, on axes that are declared already; ``seqs`` may be a fixed size."""
+        return _Recorder(self, t, rows, seqs).program()
 
 
 def recipes(
@@ -72,20 +77,20 @@ def recipes(
 
 
 class _Recorder:
-    def __init__(self, recipe: Recipe, max_rows: int, max_seqs: int) -> None:
+    def __init__(self, recipe: Recipe, t: Tracer, rows: Dim, seqs: int) -> None:
         self.recipe = recipe
-        self.t = t = Tracer("random")
+        self.t = t
         self.dtype = recipe.dtype
-        self.rows, self.seqs = t.dim("rows", max_rows), t.dim("seqs", max_seqs)
+        self.rows, self.seqs = rows, seqs
         self.count = 0
-        rows, seqs = self.rows, self.seqs
         int32 = "int32"
         self.token_ids = [t.input("token_ids", (rows,), int32)]
         self.positions = t.input("positions", (rows,), int32)
         self.slots = t.input("slot_mapping", (rows,), int32)
-        self.decode_tables = t.input("block_tables", (rows, BLOCKS_PER_SEQ), int32)
+        self.tables = t.input("block_tables", (MAX_ROWS, BLOCKS_PER_SEQ), int32)
+        self.row_ids = t.input("row_ids", (rows,), int32)
         self.decode_lens = t.input("seq_lens", (rows,), int32)
-        self.seq_tables = t.input("chunk_tables", (seqs, BLOCKS_PER_SEQ), int32)
+        self.slot_ids = t.input("slot_ids", (seqs,), int32)
         self.seq_lens = t.input("chunk_seq_lens", (seqs,), int32)
         self.starts = t.input("query_start_loc", (seqs + 1,), int32)
         self.indices = t.input("indices", (seqs,), int32)
@@ -166,13 +171,13 @@ class _Recorder:
 
     def decode(self, first: int, second: int) -> None:
         q = self.pick(first, NARROW, self.rows)
-        tables = (self.decode_tables, self.decode_lens)
+        tables = (self.tables, self.row_ids, self.decode_lens)
         caches = self.caches[second % 2]
         self.keep(self.t.call(PAGED_DECODE_ATTENTION, q, *caches, *tables, scale=0.5))
 
     def prefill(self, first: int, second: int) -> None:
         q = self.pick(first, NARROW, self.rows)
-        tables = (self.seq_tables, self.seq_lens, self.starts)
+        tables = (self.tables, self.slot_ids, self.seq_lens, self.starts)
         caches = self.caches[second % 2]
         self.keep(self.t.call(PAGED_PREFILL_ATTENTION, q, *caches, *tables, scale=0.5))
 
@@ -198,9 +203,10 @@ def make_arrays(program: Program, rows: int, seqs: int, seed: int) -> dict[Buffe
         "token_ids": rng.integers(0, VOCAB, rows),
         "positions": rng.integers(0, MAX_LEN, rows),
         "slot_mapping": BLOCK_SIZE + rng.permutation((NUM_BLOCKS - 1) * BLOCK_SIZE)[:rows],
-        "block_tables": rng.integers(1, NUM_BLOCKS, (rows, BLOCKS_PER_SEQ)),
+        "block_tables": rng.integers(1, NUM_BLOCKS, (MAX_ROWS, BLOCKS_PER_SEQ)),
+        "row_ids": rng.permutation(MAX_ROWS)[:rows],
         "seq_lens": rng.integers(1, MAX_LEN + 1, rows),
-        "chunk_tables": rng.integers(1, NUM_BLOCKS, (seqs, BLOCKS_PER_SEQ)),
+        "slot_ids": rng.permutation(MAX_ROWS)[:seqs],
         "chunk_seq_lens": rng.integers(np.maximum(np.diff(starts), 1), MAX_LEN + 1),
         "query_start_loc": starts,
         "indices": rng.integers(0, rows, seqs),

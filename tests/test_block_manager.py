@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cugraphs import block_manager
 from cugraphs.block_manager import SCRATCH_BLOCK, BlockManager
 
 
@@ -51,11 +52,87 @@ def test_a_refusal_changes_nothing():
 def test_freed_blocks_are_given_out_last():
     blocks = BlockManager(6, block_size=1)
     assert blocks.grow(0, 2)
-    freed = list(blocks.block_table(0))
+    freed = set(blocks.block_table(0))
     blocks.free(0)
     blocks.free(0)  # a second time changes nothing
     assert blocks.grow(1, 5)
-    assert blocks.block_table(1)[-2:] == freed
+    assert set(blocks.block_table(1)[-2:]) == freed
+
+
+def computed(blocks, seq_id, tokens):
+    """A sequence that was admitted and has computed all of its tokens; the hit tokens."""
+    prefix = blocks.cached_prefix(tokens)
+    assert blocks.admit(seq_id, len(tokens), prefix)
+    blocks.register(seq_id, lambda begin, end: tokens[begin:end], len(tokens))
+    blocks.check_invariant()
+    return len(prefix) * blocks.block_size
+
+
+def test_a_prefix_by_hand():
+    blocks = BlockManager(20, block_size=4)
+    first = list(range(10, 23))  # three full blocks and a token
+    assert computed(blocks, 0, first) == 0
+    table = list(blocks.block_table(0))
+    assert blocks.cached_prefix(first) == table[:3]
+    # The last token is always computed, so a prompt of whole blocks shares all but the last one.
+    assert blocks.cached_prefix(first[:12]) == table[:2]
+    assert blocks.cached_prefix(first[:8] + [0] * 9) == table[:2]
+    assert blocks.cached_prefix([0, *first[1:]]) == []  # the chain begins with the first token
+    assert blocks.cached_prefix([*first[:4], 0, *first[5:]]) == table[:1]
+    # Shared while the first one runs, and after it has ended.
+    assert computed(blocks, 1, [*first[:8], 7, 7, 7]) == 8
+    assert blocks.block_table(1)[:2] == table[:2] and blocks.block_table(1)[2] not in table
+    blocks.free(0)
+    blocks.check_invariant()
+    assert (blocks.num_cached, blocks.num_free) == (1, 16)  # the third one; the first two are used
+    assert computed(blocks, 2, first) == 12 and blocks.block_table(2)[:3] == table[:3]
+    assert blocks.num_cached_tokens == 20
+
+
+def test_the_least_recently_used_end_of_a_prefix_goes_first():
+    blocks = BlockManager(5, block_size=2)
+    computed(blocks, 0, [1, 2, 3, 4])
+    blocks.free(0)
+    computed(blocks, 1, [5, 6])
+    blocks.free(1)
+    assert (blocks.num_cached, blocks.num_free) == (3, 4)
+    assert blocks.grow(2, 4)  # one free block, and the end of the older prefix
+    blocks.check_invariant()
+    assert len(blocks.cached_prefix([1, 2, 3, 4, 9])) == 1
+    assert len(blocks.cached_prefix([5, 6, 9])) == 1
+    assert blocks.num_evicted == 1
+    assert blocks.grow(2, 8) and not blocks.grow(2, 9)
+    assert blocks.cached_prefix([5, 6, 9]) == [] and blocks.num_evicted == 3
+
+
+def test_what_rests_in_the_cache_is_not_counted_twice():
+    blocks = BlockManager(4, block_size=2)
+    computed(blocks, 0, [1, 2, 3, 4, 5, 6])
+    blocks.free(0)
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8]
+    prefix = blocks.cached_prefix(tokens)
+    assert len(prefix) == 3 and blocks.num_free == 3
+    assert not blocks.admit(1, len(tokens), prefix)  # a fourth block there is not
+    blocks.check_invariant()
+    assert blocks.admit(1, 7, prefix[:2]) is False
+    assert blocks.admit(1, 6, prefix)
+
+
+def test_without_prefix_caching_nothing_is_kept():
+    blocks = BlockManager(9, block_size=2, prefix_caching=False)
+    computed(blocks, 0, [1, 2, 3, 4])
+    assert blocks.cached_prefix([1, 2, 3]) == []
+    blocks.free(0)
+    assert blocks.num_cached == 0
+
+
+def test_equal_hashes_of_other_tokens_do_not_match(monkeypatch):
+    """128 bits do not collide by chance; where they are made to, the tokens tell."""
+    monkeypatch.setattr(block_manager, "_digest", lambda parent, tokens: b"same")
+    blocks = BlockManager(9, block_size=2)
+    computed(blocks, 0, [1, 2])
+    assert len(blocks.cached_prefix([1, 2, 9])) == 1
+    assert blocks.cached_prefix([3, 4, 9]) == []
 
 
 def test_a_lost_and_a_shared_block_are_found():
@@ -91,3 +168,35 @@ def test_any_calls_leave_every_block_in_one_place(num_blocks, block_size, calls)
         blocks.check_invariant()
         for seq_id, most in tokens.items():
             assert len(blocks.block_table(seq_id)) == -(-most // block_size)
+
+
+@given(
+    num_blocks=st.integers(2, 12),
+    block_size=st.integers(1, 4),
+    calls=st.lists(
+        st.tuples(st.integers(0, 4), st.lists(st.integers(0, 1), max_size=14)), max_size=40
+    ),
+)
+def test_hits_are_what_was_computed_before(num_blocks, block_size, calls):
+    """A hit's blocks hold exactly the tokens of the prefix: what a reader would find in them."""
+    blocks = BlockManager(num_blocks, block_size)
+    contents = {}  # of each block: the tokens from the sequence's first to the block's last
+    running = {}
+    for seq_id, tokens in calls:
+        if seq_id in running or not tokens:
+            blocks.free(seq_id)
+            running.pop(seq_id, None)
+            blocks.check_invariant()
+            continue
+        prefix = blocks.cached_prefix(tokens)
+        for index, block in enumerate(prefix):
+            assert contents[block] == tokens[: (index + 1) * block_size]
+        assert len(prefix) * block_size < len(tokens)
+        if blocks.admit(seq_id, len(tokens), prefix):
+            running[seq_id] = tokens
+            for index, block in enumerate(blocks.block_table(seq_id)):
+                if index >= len(prefix):  # written now: nobody else may be reading it
+                    assert all(block not in blocks.block_table(s) for s in running if s != seq_id)
+                    contents[block] = tokens[: (index + 1) * block_size]
+            blocks.register(seq_id, lambda b, e, t=tokens: t[b:e], len(tokens))
+        blocks.check_invariant()

@@ -218,7 +218,7 @@ def test_check_takes_a_kernel_of_the_project_by_name(capsys):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing", "kernel is 'nothing', expected FILE.py:NAME or one of embedding, add"),
+        ("nothing", "kernel is 'nothing', expected FILE.py:NAME or one of apply_changes"),
         ("none.py:X", "none.py does not exist, expected a Python file"),
         ("{file}:OTHER", "has no kernel 'OTHER', expected one of SCALED_RELU"),
         ("{empty}", "declares no Kernel, expected at least one"),

@@ -11,6 +11,7 @@ from tiny_model import BOS, END_OF_TURN, EOS, write_tiny_model
 from cugraphs import SamplingParams
 from cugraphs.engine import Engine
 from cugraphs.json_file import read_json_object
+from cugraphs.statistics import RequestClock, RequestTimes
 from cugraphs.tokenizer import Tokenizer
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
@@ -21,16 +22,15 @@ def folder(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("engine") / "tiny")
 
 
-def make_engine(folder, *, max_num_seqs=4, dtype="float32"):
+def make_engine(folder, *, max_num_seqs=4, dtype="float32", **options):
     """Blocks of 4 tokens in a cache of NaN, sequences of up to 64 tokens."""
     run = CheckpointRun(
         folder, dtype=dtype, max_num_seqs=max_num_seqs, max_model_len=64, batch_invariant=True
     )
     files = [read_json_object(folder / f"{n}.json") for n in ("config", "generation_config")]
     tokenizer = Tokenizer.load(folder, *files)
-    return Engine(
-        run.runner, tokenizer, vocab_size=run.config.vocab_size, max_num_seqs=max_num_seqs
-    )
+    sizes = {"vocab_size": run.config.vocab_size, "max_num_seqs": max_num_seqs}
+    return Engine(run.runner, tokenizer, **sizes, **options)
 
 
 @pytest.fixture
@@ -188,7 +188,12 @@ def test_a_cache_too_small_for_one_sequence_is_refused(engine):
     cache = dataclasses.replace(engine._runner.plan.cache, num_blocks=16)
     plan = SimpleNamespace(cache=cache, max_num_batched_tokens=64)
     with pytest.raises(ValueError) as caught:
-        Engine(SimpleNamespace(plan=plan), engine._tokenizer, vocab_size=163, max_num_seqs=4)
+        Engine(
+            SimpleNamespace(plan=plan, num_kv_blocks=cache.num_blocks),
+            engine._tokenizer,
+            vocab_size=163,
+            max_num_seqs=4,
+        )
     assert "has 15 usable blocks of 4 tokens, expected at least 16" in str(caught.value)
     assert "raise num_kv_blocks to 17 or lower max_model_len" in str(caught.value)
 
@@ -245,3 +250,125 @@ def test_rows_of_a_step_meet_their_own_requests(engine, folder, steps_between):
         assert (output.prompt_logprobs is None) == (count is None)
         for entry in (output.prompt_logprobs or [])[1:]:
             assert count <= len(entry) <= count + 1
+
+
+def test_the_mirror_is_the_devices_state_after_every_step(engine):
+    """Requests with ends of every kind: what the device knows, and when it calls them done."""
+    rng = np.random.default_rng(8)
+    options = ({}, {"stop_token_ids": [7, 8, 9]}, {"min_tokens": 6}, {"presence_penalty": 0.5})
+    requests = []
+    for i in range(12):
+        prompt = [BOS, *rng.integers(5, 150, int(rng.integers(1, 30))).tolist()]
+        params = SamplingParams(
+            temperature=1.0, seed=i, max_tokens=int(rng.integers(1, 12)), **options[i % 4]
+        )
+        requests.append(engine.add_request(prompt, params))
+    runner = engine._runner
+    while engine.has_unfinished():
+        running = {sequence: sequence.slot for sequence in engine.scheduler.running}
+        engine.step()
+        pending = runner.mirror.num_changes
+        assert pending == 0
+        for name, field in runner.mirror.fields.items():
+            np.testing.assert_array_equal(runner.state[name], field, err_msg=name)
+        for sequence, slot in running.items():
+            if slot >= 0 and sequence.num_computed:
+                assert bool(runner.state["done"][slot]) == (sequence.finish_reason is not None)
+    assert {r.output().outputs[0].finish_reason for r in requests} == {"stop", "length"}
+
+
+def test_a_cache_hit_gives_what_a_cold_run_gives(folder):
+    """Prompts with common beginnings of all lengths, while others run and after they have ended."""
+    rng = np.random.default_rng(2)
+    base = [BOS, *rng.integers(5, 150, 40).tolist()]
+    prompts = [base[:n] + rng.integers(5, 150, 3).tolist() for n in (40, 8, 9, 21, 40, 33, 4, 40)]
+    params = SamplingParams(temperature=0.9, seed=5, max_tokens=6, ignore_eos=True)
+    warm, cold = (make_engine(folder, prefix_caching=caching) for caching in (True, False))
+    found = []
+    for engine in (warm, cold):
+        requests = []
+        for prompt in prompts:
+            requests.append(engine.add_request(prompt, params))
+            engine.step()
+            engine.step()
+            engine.blocks.check_invariant()
+        run_all(engine)
+        found.append([r.output().outputs[0].token_ids for r in requests])
+    assert found[0] == found[1]
+    assert warm.blocks.num_cached_tokens > 100 and cold.blocks.num_cached_tokens == 0
+
+
+def test_samples_of_a_request_share_its_prompt(folder):
+    engine = make_engine(folder)
+    prompt = [BOS, *range(20, 42)]  # five blocks of 4, and three tokens
+    params = SamplingParams(n=4, temperature=1.0, seed=3, max_tokens=4, ignore_eos=True)
+    request = engine.add_request(prompt, params)
+    engine.step()
+    engine.step()
+    tables = [engine.blocks.block_table(c.sequence.seq_id)[:5] for c in request.completions]
+    assert all(table == tables[0] for table in tables) and len(tables[0]) == 5
+    run_all(engine)
+    other = make_engine(folder, prefix_caching=False)
+    expected = other.add_request(prompt, params)
+    run_all(other)
+    texts = [[c.token_ids for c in r.output().outputs] for r in (request, expected)]
+    assert texts[0] == texts[1] and len(set(texts[0])) > 1
+
+
+def test_prompt_logprobs_are_computed_and_not_found(folder):
+    engine = make_engine(folder)
+    prompt = [BOS, *range(20, 42)]
+    run = []
+    for _ in range(2):
+        params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=0)
+        request = engine.add_request(prompt, params)
+        run_all(engine)
+        run.append(request.output().prompt_logprobs)
+    assert run[0] == run[1] and engine.blocks.num_cached_tokens == 0
+    assert len(run[0]) == len(prompt) and None not in run[0][1:]
+
+
+def test_a_lower_priority_number_goes_first(folder):
+    engine = make_engine(folder, max_num_seqs=1)
+    late = [engine.add_request([BOS, 40 + i], GREEDY, priority=1) for i in range(2)]
+    first = engine.add_request([BOS, 50], GREEDY, priority=-1)
+    engine.step()
+    assert [len(r.output().outputs[0].token_ids) for r in (*late, first)] == [0, 0, 1]
+    run_all(engine)
+    assert all(r.finished for r in (*late, first))
+
+
+def test_statistics_of_requests_by_hand(engine):
+    prompt = [BOS, *range(20, 29)]
+    first = engine.add_request(prompt, GREEDY)
+    run_all(engine)
+    second = engine.add_request([*prompt, 60], dataclasses.replace(GREEDY, n=2))
+    dropped = engine.add_request([BOS, 50], GREEDY)
+    engine.step()
+    assert engine.stats().requests_running == 2  # the second sample waits
+    engine.abort(dropped)
+    run_all(engine)
+    stats = engine.stats()
+    assert (stats.requests_waiting, stats.requests_running, stats.requests_finished) == (0, 0, 3)
+    assert stats.generated_tokens == 5 + 2 * 5 + 1
+    assert stats.cached_tokens == 8 + 8 and stats.prompt_tokens == 10 + 3 + 3 + 2
+    assert stats.kv_blocks_used == 0 and stats.kv_blocks_cached > 0 and stats.preemptions == 0
+    assert all(seconds > 0 for seconds in stats.host_seconds.values())
+    assert "generated" in str(stats)
+    for request, cached in ((first, 0), (second, 16)):
+        times = request.output().times
+        assert 0 <= times.queue_s <= times.time_to_first_token_s <= times.total_s
+        assert 0 < times.time_per_output_token_s < times.total_s and times.cached_tokens == cached
+    assert dropped.output().times.total_s > 0
+
+
+def test_time_per_output_token_by_hand():
+    clock = RequestClock(arrival_s=10.0)
+    assert clock.times.queue_s is None and clock.times.time_to_first_token_s is None
+    clock.begin(11.0, cached_tokens=4)
+    clock.token(13.0, is_first=True)
+    clock.token(13.0, is_first=True)
+    for _ in range(6):  # two samples of four tokens each
+        clock.token(14.0, is_first=False)
+    clock.end_s = 19.0
+    assert clock.times == RequestTimes(1.0, 3.0, 2.0, 9.0, 4)

@@ -104,7 +104,7 @@ def test_live_rows_do_not_depend_on_what_dead_rows_hold(recipe: Recipe, live, da
             assert_same_bits(found[buffer][rows], expected[rows], buffer)
 
 
-DEAD = {"token_ids": 0, "positions": 0, "slot_mapping": -1, "block_tables": 0, "seq_lens": 0}
+DEAD = {"token_ids": 0, "positions": 0, "slot_mapping": -1, "row_ids": -1, "seq_lens": 0}
 
 
 @given(recipes(("rope_append", "decode", "add_norm", "linear"), min_steps=3))

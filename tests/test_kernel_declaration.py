@@ -263,7 +263,8 @@ def prefill_types(starts: int, seqs: int, tokens: int = 16) -> list[ArrayType]:
     cache = ArrayType((5, 1, 4, 8), F32)
     return [
         *(ArrayType((tokens, 8), F32), cache, cache),
-        *(ArrayType((seqs, 3), "int32"), ArrayType((seqs,), "int32")),
+        ArrayType((9, 3), "int32"),
+        *(ArrayType((seqs,), "int32"), ArrayType((seqs,), "int32")),
         ArrayType((starts,), "int32"),
     ]
 

@@ -167,35 +167,38 @@ def test_rope_cost_by_hand():
 def test_decode_is_dense_softmax_attention(case):
     q, k_cache, v_cache, tables, row_ids, seq_lens = arrays = inputs(case)
     (out,) = PAGED_DECODE_ATTENTION.reference(*arrays, **case.attrs)
-    for row, (row_id, seq_len) in enumerate(zip(row_ids, seq_lens, strict=True)):
+    for row, seq_len in enumerate(seq_lens):
         expected = np.zeros(q.shape[1])
         if seq_len:
-            expected = dense(q[row], k_cache, v_cache, tables[row_id], seq_len, case.attrs["scale"])
+            expected = dense(
+                q[row], k_cache, v_cache, tables[row_ids[row]], seq_len, case.attrs["scale"]
+            )
         np.testing.assert_allclose(out[row], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_decode_of_one_token_is_its_value():
-    _, _, v_cache, tables, (row_id,), _ = arrays = inputs(decode_case("", GQA, [1]))
-    value = v_cache[tables[row_id, 0], :, 0]
+    _, _, v_cache, tables, (slot,), _ = arrays = inputs(decode_case("", GQA, [1]))
+    value = v_cache[tables[slot, 0], :, 0]
     np.testing.assert_array_equal(decode(arrays).reshape(2, 2, 64), value[:, None].repeat(2, 1))
 
 
 def test_decode_of_a_zero_query_is_the_mean_of_the_values():
-    q, _, v_cache, tables, (row_id,), _ = arrays = inputs(decode_case("", GQA, [20]))
-    first, second = tables[row_id, :2]
-    values = np.concatenate([v_cache[first], v_cache[second, :, :4]], axis=1)
-    out = decode((q * 0, *arrays[1:]))
+    q, k_cache, v_cache, tables, row_ids, seq_lens = inputs(decode_case("", GQA, [20]))
+    table = tables[row_ids[0]]
+    values = np.concatenate([v_cache[table[0]], v_cache[table[1], :, :4]], axis=1)
+    out = decode((q * 0, k_cache, v_cache, tables, row_ids, seq_lens))
     expected = values.mean(axis=1)[:, None].repeat(2, 1)
     np.testing.assert_allclose(out.reshape(2, 2, 64), expected, atol=1e-6)
 
 
 def test_decode_of_a_dominant_key_is_its_value_without_overflow():
-    q, k_cache, v_cache, tables, (row_id,), _ = arrays = inputs(decode_case("", GQA, [20]))
+    q, k_cache, v_cache, tables, row_ids, seq_lens = inputs(decode_case("", GQA, [20]))
+    block = tables[row_ids[0], 1]
     q[:] = 1e3
-    k_cache[tables[row_id, 1], :, 2] = 1e3  # token 18: a score of 8e6
+    k_cache[block, :, 2] = 1e3  # token 18: a score of 8e6
     with np.errstate(all="raise"):
-        out = decode(arrays)
-    expected = v_cache[tables[row_id, 1], :, 2][:, None].repeat(2, 1)
+        out = decode((q, k_cache, v_cache, tables, row_ids, seq_lens))
+    expected = v_cache[block, :, 2][:, None].repeat(2, 1)
     np.testing.assert_allclose(out.reshape(2, 2, 64), expected, rtol=1e-6)
 
 
@@ -260,14 +263,14 @@ def test_decode_cost_by_hand():
 
 @pytest.mark.parametrize("case", PAGED_PREFILL_ATTENTION.cases, ids=lambda case: case.name)
 def test_prefill_is_dense_causal_attention_and_zero_elsewhere(case):
-    q, k_cache, v_cache, tables, seq_lens, starts = arrays = inputs(case)
+    q, k_cache, v_cache, tables, slot_ids, seq_lens, starts = arrays = inputs(case)
     out = prefill(arrays, **case.attrs)
     expected = np.zeros(q.shape)
     for seq, seq_len in enumerate(seq_lens):
         for row in range(starts[seq], starts[seq + 1]):
             visible = seq_len - (starts[seq + 1] - row) + 1
             expected[row] = dense(
-                q[row], k_cache, v_cache, tables[seq], visible, case.attrs["scale"]
+                q[row], k_cache, v_cache, tables[slot_ids[seq]], visible, case.attrs["scale"]
             )
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 
@@ -275,22 +278,21 @@ def test_prefill_is_dense_causal_attention_and_zero_elsewhere(case):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("case", PAGED_PREFILL_ATTENTION.cases, ids=lambda case: case.name)
 def test_batch_invariant_prefill_is_decode_bit_for_bit(case, dtype):
-    q, k_cache, v_cache, tables, seq_lens, starts = arrays = inputs(case, DTYPES[dtype])
+    q, *cache, slot_ids, seq_lens, starts = arrays = inputs(case, DTYPES[dtype])
     attrs = {**case.attrs, "batch_invariant": True}
     owner = np.repeat(np.arange(len(seq_lens)), np.diff(starts))
     rows = starts[0] + np.arange(len(owner))
     visible = seq_lens[owner] - (starts[owner + 1] - rows) + 1
     expected = np.zeros_like(q)
     if len(owner):
-        given = (q[rows], k_cache, v_cache, tables, int32(owner), visible)
-        expected[rows] = decode(given, **attrs)
+        expected[rows] = decode((q[rows], *cache, slot_ids[owner], visible), **attrs)
     np.testing.assert_array_equal(prefill(arrays, **attrs), expected)
 
 
 @pytest.mark.parametrize("batch_invariant", [False, True])
 @pytest.mark.parametrize("sizes", [[45], [44, 1], [1, 44], [15, 16, 14], [16, 1, 28], [9] * 5])
 def test_chunks_of_a_prompt_give_what_the_whole_prompt_gives(sizes, batch_invariant):
-    q, k_cache, v_cache, tables, _, _ = arrays = inputs(prefill_case("", GQA, [(45, 45)]))
+    q, k_cache, v_cache, tables, slots, *_ = arrays = inputs(prefill_case("", GQA, [(45, 45)]))
     whole = prefill(arrays, batch_invariant=batch_invariant)
     # K and V of later chunks are not in the cache yet: nothing after a chunk may be read.
     done, parts = 0, []
@@ -298,9 +300,9 @@ def test_chunks_of_a_prompt_give_what_the_whole_prompt_gives(sizes, batch_invari
         start, done = done, done + size
         k_now, v_now = np.full_like(k_cache, np.nan), np.full_like(v_cache, np.nan)
         for position in range(done):
-            at = (tables[0, position // 16], slice(None), position % 16)
+            at = (tables[slots[0], position // 16], slice(None), position % 16)
             k_now[at], v_now[at] = k_cache[at], v_cache[at]
-        chunk = (q[start:done], k_now, v_now, tables, int32([done]), int32([0, size]))
+        chunk = (q[start:done], k_now, v_now, tables, slots, int32([done]), int32([0, size]))
         parts.append(prefill(chunk, batch_invariant=batch_invariant))
     if batch_invariant:
         np.testing.assert_array_equal(np.concatenate(parts), whole)
@@ -310,27 +312,28 @@ def test_chunks_of_a_prompt_give_what_the_whole_prompt_gives(sizes, batch_invari
 
 def test_prefill_of_many_query_tiles_equals_the_decode_of_each_row():
     case = prefill_case("", Heads(8, 1, 16), [(900, 900)])
-    q, k_cache, v_cache, tables, _, _ = arrays = inputs(case)
+    q, *cache, slots, _, _ = arrays = inputs(case)
     rows = int32([0, 1, 35, 36, 37, 511, 898, 899])
-    expected = decode((q[rows], k_cache, v_cache, tables, rows * 0, rows + 1))
+    expected = decode((q[rows], *cache, slots[np.zeros(8, int)], rows + 1))
     np.testing.assert_allclose(prefill(arrays)[rows], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_prefill_of_a_sequence_does_not_depend_on_the_sequences_beside_it():
     chunks = [(17, 17), (40, 8), (1, 1), (0, 0)]
-    q, k_cache, v_cache, tables, seq_lens, starts = arrays = inputs(prefill_case("", GQA, chunks))
+    q, *cache, slots, seq_lens, starts = arrays = inputs(prefill_case("", GQA, chunks))
     together = prefill(arrays, batch_invariant=True)
     for seq, (_, rows) in enumerate(chunks):
         own = slice(starts[seq], starts[seq + 1])
-        alone = (q[own], k_cache, v_cache, tables[[seq]], seq_lens[[seq]], int32([0, rows]))
+        alone = (q[own], *cache, slots[[seq]], seq_lens[[seq]], int32([0, rows]))
         np.testing.assert_array_equal(prefill(alone, batch_invariant=True), together[own])
 
 
 def test_prefill_without_sequences_or_rows():
     k_cache, v_cache, tables = filled_cache(np.random.default_rng(6), F32, [3], GQA)
-    none = (np.ones((2, 256), F32), k_cache, v_cache, tables[:0], int32([]), int32([0]))
+    none = (np.ones((2, 256), F32), k_cache, v_cache, tables, int32([]), int32([]), int32([0]))
     np.testing.assert_array_equal(prefill(none), np.zeros((2, 256)))
-    empty = (np.ones((0, 256), F32), k_cache, v_cache, tables, int32([3]), int32([0, 0]))
+    rest = (int32([0]), int32([3]), int32([0, 0]))
+    empty = (np.ones((0, 256), F32), k_cache, v_cache, tables, *rest)
     assert prefill(empty).shape == (0, 256)
 
 

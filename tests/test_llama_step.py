@@ -4,11 +4,15 @@ Every runner is poisoned, its caches hold noise wherever no token was written, a
 are scattered; so whatever reads too far, too early or from another sequence shows.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from cugraphs.executable import input_bytes
 from cugraphs.kernel import DTYPES
 from cugraphs.kv_cache import KVCacheShape
+from cugraphs.ladder import Ladder
 from cugraphs.model_runner import ModelRunner, StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
@@ -241,7 +245,7 @@ def test_decode_at_every_batch_size_with_its_padding_rows(live):
         steps.run(steps.chunk(slot, tokens[:-1]))
     logits = steps.decode(*sequences)
     rung = next(rung for rung in (1, 2, 4, 8, 12) if rung >= live)
-    assert steps.runner.replays[rung] == 1 and steps.runner.num_padding_rows == rung - live
+    assert steps.runner.counts.padding_rows == rung - live
     for tokens, row in zip(sequences, logits, strict=True):
         check_logits(c, "float64", tokens, row, -1)
 
@@ -388,7 +392,7 @@ def test_every_residual_addition_is_fused_with_its_norm():
     plan = Steps().runner.plan
     layers = CONFIGS["gqa"].num_hidden_layers
     assert list(plan.decode) == [1, 8, 12]
-    for planned in plan.programs:
+    for planned in (*plan.decode.values(), plan.mixed):
         names = [op.kernel.name for op in planned.program.ops]
         # In the mixed step the rows that get logits are gathered before the last norm.
         gathers = planned is plan.mixed
@@ -410,3 +414,33 @@ def test_one_sequence_needs_one_rung():
     tokens = tokens_of(5)
     steps.run(steps.chunk(0, tokens[:4]))
     check_logits(CONFIGS["gqa"], "float64", tokens, steps.decode(tokens)[0], -1)
+
+
+@pytest.mark.parametrize("rungs", ["latency", "throughput", "vllm", [3, 7, 12], [*range(1, 13)]])
+def test_more_rungs_add_no_byte_to_the_arena(rungs):
+    def arena_bytes(ladder: Ladder) -> int:
+        c = CONFIGS["gqa"]
+        plan = StepPlan(
+            Llama(c, "float32"),
+            Steps().runner.plan.cache,
+            vocab_size=VOCAB,
+            max_num_seqs=MAX_SEQS,
+            max_num_batched_tokens=64,
+            ladder=ladder,
+        )
+        return plan.arena(workspace=True).nbytes
+
+    assert arena_bytes(Ladder(MAX_SEQS, rungs)) == arena_bytes(Ladder(MAX_SEQS, [MAX_SEQS]))
+
+
+def test_a_decode_step_of_256_rows_sends_at_most_64_kib():
+    c = CONFIGS["gqa"]
+    cache = dataclasses.replace(Steps().runner.plan.cache, max_model_len=131_072)
+    plan = StepPlan(
+        Llama(c, "float32"),
+        cache,
+        vocab_size=VOCAB,
+        max_num_seqs=256,
+        max_num_batched_tokens=256,
+    )
+    assert max(input_bytes(planned.program) for planned in plan.decode.values()) <= 64 << 10

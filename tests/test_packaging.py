@@ -39,7 +39,8 @@ ORDER = (
     ("cugraphs.models", "cugraphs.fusion", "cugraphs.buffer_assignment", "cugraphs.interpreter"),
     ("cugraphs.executable",),
     ("cugraphs.compiler",),
-    ("cugraphs.model_runner",),
+    ("cugraphs.bucketed_step",),
+    ("cugraphs.compiled_step", "cugraphs.model_runner"),
     ("cugraphs.engine",),
     ("cugraphs.llm",),
     ("cugraphs.cli",),
@@ -114,6 +115,8 @@ def test_wheel_holds_every_module_and_data_file_and_nothing_else(builds: dict[st
     for pattern in ("kernels/*.cu", "kernels/*.cuh", "models/demo/*"):
         expected |= {f"cugraphs/{file.relative_to(ROOT)}" for file in ROOT.glob(pattern)}
     expected |= {f"cugraphs/{file.name}" for file in (ROOT / "cugraphs").glob("*.cu")}
+    tables = ROOT.glob("cugraphs/tuning/*.json")
+    expected |= {str(file.relative_to(ROOT)) for file in tables}
     cpp = ROOT.glob("cugraphs/emulation/cpp/**/*")
     expected |= {str(file.relative_to(ROOT)) for file in cpp if file.is_file()}
 

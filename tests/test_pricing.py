@@ -1,8 +1,11 @@
 """The price of a step: launches, bytes and flops by kernel, and the weights it streams."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
-from cugraphs.kernel import Cost
+from cugraphs.kernel import Cost, Launch, MatrixProduct
 from cugraphs.kernels import (
     ADD,
     EMBEDDING,
@@ -86,7 +89,8 @@ def test_the_context_prices_the_cache():
     t = Tracer()
     rows = t.dim("rows", 4)
     caches = [t.state(name, (9, 1, 4, 4), "float32") for name in ("k", "v")]
-    tables = t.input("tables", (rows, 5), "int32"), t.input("lens", (rows,), "int32")
+    tables = [t.input("tables", (4, 5), "int32")]
+    tables += [t.input(name, (rows,), "int32") for name in ("ids", "lens")]
     q = t.input("q", (rows, 8), "float32")
     t.output(t.call(PAGED_DECODE_ATTENTION, q, *caches, *tables, scale=1.0))
     short, long = (price_step(t.program, {"rows": 3}, context=n).total for n in (4, 12))
@@ -99,3 +103,27 @@ def test_the_context_prices_the_cache():
 def test_an_empty_program_is_free():
     price = price_step(Program("empty"), {}, context=1)
     assert (price.launches, price.total, price.weight_bytes) == (0, Cost(0, 0), 0)
+
+
+def test_linear_flops_are_those_of_the_matrices():
+    price = price_step(step(tied=False), {"rows": 5}, context=1)
+    assert price.linear_flops == 2 * 5 * (2 * HIDDEN * HIDDEN + VOCAB * HIDDEN)
+    assert price.linear_flops < price.total.flops
+
+
+def launch(function, **options):
+    return Launch(function, (1, 1, 1), 32, **options)
+
+
+@pytest.mark.parametrize(("arch", "count"), [("", 3), ("sm_80", 3), ("sm_90", 2)])
+def test_an_op_counts_what_the_gpu_launches(arch, count):
+    """One launch on sm_90a, two on other GPUs, and one more by cuBLASLt on all."""
+    elsewhere = (launch("part"), launch("combine"))
+    launches = (launch("whole", arch="sm_90a", elsewhere=elsewhere), MatrixProduct())
+    kernel = dataclasses.replace(
+        ADD, launches=lambda axes, dtype: launches, source=Path("add.cu"), cases=()
+    )
+    t = Tracer()
+    x = t.input("x", (t.dim("rows", 4), 8), "float32")
+    t.output(t.call(kernel, x, x))
+    assert price_step(t.program, {"rows": 2}, context=1, arch=arch).launches == count

@@ -84,9 +84,10 @@ def test_a_cost_may_use_the_context():
     rows = t.dim("rows", 64)
     q = t.input("q", (rows, 8), "bfloat16")
     cache = [t.state(name, (9, 1, 4, 4), "bfloat16") for name in ("k", "v")]
-    tables = t.input("tables", (rows, 5), "int32"), t.input("lens", (rows,), "int32")
+    tables = [t.input("tables", (64, 5), "int32")]
+    tables += [t.input(name, (rows,), "int32") for name in ("ids", "lens")]
     t.output(t.call(PAGED_DECODE_ATTENTION, q, *cache, *tables, scale=1.0))
-    # 2 rows: q and out, 10 tokens of K and of V (1 head of 4), 3 of the table and the length each
+    # 2 rows: q and out, 10 tokens of K and of V (1 head of 4), 3 of the table, slot and length
     cost = t.program.cost({"rows": 2}, context=10)
-    assert cost.bytes_accessed == 2 * (2 * 2 * 8 + 2 * 2 * 10 * 4) + 4 * 2 * (3 + 1)
+    assert cost.bytes_accessed == 2 * (2 * 2 * 8 + 2 * 2 * 10 * 4) + 4 * 2 * (3 + 2)
     assert cost.flops == 2 * (2 * 8 * 10) * 2

@@ -1,25 +1,31 @@
-"""How a batch becomes the inputs of a step: values by hand, over whatever the last step left."""
+"""How a batch becomes a step's inputs, and the state's changes: values by hand."""
 
 import numpy as np
 import pytest
 
+from cugraphs.kernels import APPLY_CHANGES
 from cugraphs.program import Kind
+from cugraphs.sampling_params import SamplingParams
+from cugraphs.sequence_state import SequenceState
+from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
+    MAX_CHANGES,
     Chunk,
-    declare_decode_inputs,
-    declare_mixed_inputs,
+    begin_decode,
+    begin_mixed,
     fill_decode,
     fill_mixed,
 )
 from cugraphs.trace import Tracer
 
-BLOCK_SIZE = 4
 STALE = 99  # what an earlier step left everywhere
+STATE = SequenceState(4, 50, 3)
 
 
 def stale_arrays(tracer: Tracer, **sizes: int) -> dict[str, np.ndarray]:
     types = {b.name: b.type.bind(sizes) for b in tracer.program.of_kind(Kind.INPUT)}
     assert {type_.dtype for type_ in types.values()} == {"int32"}
+    assert types.pop("changes").shape == (MAX_CHANGES, 2)
     return {name: np.full(type_.shape, STALE, np.int32) for name, type_ in types.items()}
 
 
@@ -29,35 +35,15 @@ def as_lists(arrays: dict[str, np.ndarray]) -> dict[str, list]:
 
 def test_a_decode_step_by_hand():
     t = Tracer()
-    declare_decode_inputs(t, 8, 3)
+    begin_decode(t, STATE.declare(t), 8, 4)
     assert {name: str(dim) for name, dim in t.program.dims.items()} == {"rows": "rows"}
     inputs = stale_arrays(t, rows=4)
-    chunks = [
-        # Position 5 is offset 1 of the second block, 7: slot 7*4 + 1.
-        Chunk(token_ids=[11], start=5, block_table=[3, 7], slot=2, num_logprobs=4),
-        # Position 8 begins the third block, 1: slot 1*4.
-        Chunk(token_ids=[12], start=8, block_table=[9, 2, 1], slot=0),
-    ]
-    fill_decode(inputs, chunks, BLOCK_SIZE)
-    assert as_lists(inputs) == {
-        "token_ids": [11, 12, 0, 0],
-        "positions": [5, 8, 0, 0],
-        "slot_mapping": [29, 4, -1, -1],
-        "block_tables": [[3, 7, 0], [9, 2, 1], [0, 0, 0], [0, 0, 0]],
-        "seq_lens": [6, 9, 0, 0],
-        "row_ids": [2, 0, -1, -1],
-        "sample_positions": [6, 9, 0, 0],
-        "target_ids": [-1, -1, -1, -1],
-        "num_logprobs": [4, -1, -1, -1],
-    }
+    fill_decode(inputs, [Chunk([11], 5, [3, 7], slot=2), Chunk([12], 8, [9, 2, 1], slot=0)])
+    assert as_lists(inputs) == {"row_ids": [2, 0, -1, -1]}
 
 
-def test_a_mixed_step_by_hand():
-    t = Tracer()
-    declare_mixed_inputs(t, 16, 4, 8, 3)
-    assert list(t.program.dims) == ["tokens", "seqs", "logits"]
-    inputs = stale_arrays(t, tokens=6, seqs=3, logits=4)
-    chunks = [
+def chunks_by_hand() -> list[Chunk]:
+    return [
         # The first three tokens of a prompt, with the log-probabilities of its known tokens.
         Chunk(
             token_ids=[5, 6, 8],
@@ -72,19 +58,24 @@ def test_a_mixed_step_by_hand():
         Chunk(token_ids=[20, 21], start=3, block_table=[4, 6], slot=3, samples=False),
         Chunk(token_ids=[30], start=9, block_table=[1, 3, 5], slot=0),
     ]
-    fill_mixed(inputs, chunks, BLOCK_SIZE)
+
+
+def test_a_mixed_step_by_hand():
+    t = Tracer()
+    sizes = {"max_tokens": 16, "max_seqs": 4, "max_logits": 8, "block_size": 4}
+    begin_mixed(t, STATE.declare(t), **sizes)
+    assert list(t.program.dims) == ["tokens", "seqs", "logits"]
+    inputs = stale_arrays(t, tokens=8, seqs=4, logits=6)
+    fill_mixed(inputs, chunks_by_hand())
     assert as_lists(inputs) == {
-        "token_ids": [5, 6, 8, 20, 21, 30],
-        "positions": [0, 1, 2, 3, 4, 9],
-        "slot_mapping": [8, 9, 10, 19, 24, 21],
-        "block_tables": [[2, 0, 0], [4, 6, 0], [1, 3, 5]],
-        "seq_lens": [3, 5, 10],
-        "query_start_loc": [0, 3, 5, 6],
-        "logits_indices": [0, 1, 2, 5],
-        "row_ids": [-1, -1, 1, 0],
-        "sample_positions": [0, 0, 3, 10],
-        "target_ids": [6, 8, -1, -1],
-        "num_logprobs": [3, 3, 2, -1],
+        "query_start_loc": [0, 3, 5, 6, 6],
+        "slot_ids": [1, 3, 0, -1],
+        "row_ids": [-1, -1, 1, 0, -1, -1],
+        "sample_positions": [0, 0, 3, 10, 0, 0],
+        "target_ids": [6, 8, -1, -1, -1, -1],
+        "row_logprobs": [3, 3, 2, -1, -1, -1],
+        "logits_indices": [0, 1, 2, 5, -1, -1],
+        "new_token_ids": [5, 6, 8, 20, 21, 30, 0, 0],
     }
 
 
@@ -101,3 +92,106 @@ def test_a_mixed_step_by_hand():
 def test_what_a_chunk_asks_for(chunk, num_logits, is_decode):
     assert chunk.num_logits == num_logits
     assert chunk.is_decode == is_decode
+
+
+class Pair:
+    """A mirror, and a device's state that its changes are applied to."""
+
+    def __init__(self):
+        self.mirror = StateMirror(STATE)
+        self.words = np.zeros(STATE.words.shape, np.int32)
+        self.fields = STATE.views(self.words)
+        self.sent = 0
+
+    def send(self, room: int = 50) -> int:
+        """Apply all changes, ``room`` at a time; how many there were."""
+        count, left = 0, -1
+        while left:
+            changes = np.full((room, 2), STALE, np.int32)
+            self.mirror.take(changes)
+            count += int((changes[:, 0] >= 0).sum())
+            APPLY_CHANGES.reference(self.words, changes)
+            left = self.mirror.num_changes
+        for name, field in self.fields.items():
+            np.testing.assert_array_equal(field, self.mirror.fields[name], err_msg=name)
+        return count
+
+
+def test_the_changes_make_the_device_equal():
+    pair = Pair()
+    pair.send()
+    assert (pair.fields["stop_ids"] == -1).all() and (pair.fields["bias_ids"] == -1).all()
+    params = SamplingParams(
+        temperature=0.5,
+        top_k=7,
+        top_p=0.25,
+        min_p=0.125,
+        min_tokens=3,
+        logprobs=2,
+        logit_bias={4: -1.5, 9: 2.0},
+        repetition_penalty=1.5,
+    )
+    seed = (7 << 32) | 0xFFFFFFFF
+    pair.mirror.write_slot(
+        2,
+        params,
+        seed=seed,
+        sample_index=1,
+        stop_token_ids=[6, 8],
+        prompt_length=10,
+        end_position=40,
+    )
+    pair.send()
+    at = {name: field[2].tolist() for name, field in pair.fields.items()}
+    assert at["temperature"] == 0.5 and at["top_k"] == 7 and at["top_p"] == 0.25
+    assert at["min_p"] == 0.125 and at["repetition_penalty"] == 1.5 and at["count_tokens"] == 1
+    assert at["seeds"] == [0xFFFFFFFF, 7] and at["sample_index"] == 1
+    assert at["stop_ids"][:3] == [6, 8, -1] and at["min_position"] == 13
+    assert at["end_position"] == 40 and at["num_logprobs"] == 2 and at["done"] == 0
+    assert at["bias_ids"][:3] == [4, 9, -1] and at["bias_values"][:3] == [-1.5, 2.0, 0.0]
+    others = {name: np.delete(field, 2, axis=0) for name, field in pair.fields.items()}
+    assert not others["temperature"].any() and (others["bias_ids"] == -1).all()
+
+
+def test_only_what_differs_is_sent():
+    pair = Pair()
+    pair.send()
+    pair.mirror.set("top_k", 1, 5)
+    assert pair.send() == 1
+    pair.mirror.set("top_k", 1, 5)
+    assert pair.send() == 0
+    table = [3, 7]
+    decode = Chunk([11], 5, table, slot=2)
+    pair.mirror.place([decode])
+    assert pair.send() == 4  # last_token, num_computed, two blocks
+    # The step moves both on, so the next one needs nothing; a new block is one word.
+    for position in (6, 7):
+        tokens, rows, at = np.int32([40]), np.int32([2]), np.int32([position])
+        for state in (pair.fields, pair.mirror.fields):
+            state["last_token"][2], state["num_computed"][2] = 40, position
+        pair.mirror.advance(tokens, rows, at)
+        pair.mirror.place([Chunk([40], position, table, slot=2)])
+        assert pair.send() == 0
+    table.append(9)
+    pair.mirror.place([Chunk([40], 7, table, slot=2)])
+    assert pair.send() == 1 and pair.fields["block_tables"][2].tolist() == [3, 7, 9]
+    # A shorter table of another sequence clears what it does not use.
+    pair.mirror.place([Chunk([1, 2], 0, [5], slot=2)])
+    pair.send()
+    assert pair.fields["block_tables"][2].tolist() == [5, 0, 0]
+    assert pair.fields["num_computed"][2] == 0
+
+
+def test_a_slot_that_was_done_runs_again():
+    pair = Pair()
+    for state in (pair.fields, pair.mirror.fields):
+        state["done"][3] = 1
+    pair.mirror.place([Chunk([1], 0, [5], slot=3)])
+    pair.send()
+    assert pair.fields["done"][3] == 0
+
+
+def test_token_counts_by_hand():
+    counts = token_counts(6, [1, 1, 3], [3, 4, 4])
+    assert (counts & 0xFFFF).tolist() == [0, 0, 0, 1, 2, 0]
+    assert (counts >> 30).tolist() == [0, 1, 0, 1, 0, 0]

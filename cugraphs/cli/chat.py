@@ -8,7 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cugraphs.cli.options import add_model_options, add_sampling_options, load_llm, sampling_params
+from cugraphs.cli.options import (
+    add_model_options,
+    add_sampling_options,
+    load_llm,
+    print_stats,
+    sampling_params,
+)
 from cugraphs.one_line import one_line
 
 if TYPE_CHECKING:
@@ -62,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"cugraphs: {one_line(command)} is no command, {known}", file=sys.stderr)
         elif command:
             _answer(llm, params, history, text)
+    print_stats(args, llm)
     return 0
 
 

@@ -9,7 +9,13 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from cugraphs.cli.options import add_model_options, add_sampling_options, load_llm, sampling_params
+from cugraphs.cli.options import (
+    add_model_options,
+    add_sampling_options,
+    load_llm,
+    print_stats,
+    sampling_params,
+)
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -39,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         seconds = time.perf_counter() - start
         record = {**dataclasses.asdict(output), "seconds": round(seconds, 6)}
         print(json.dumps(record))
+        print_stats(args, llm)
         return 0
     stream = llm.stream(prompt, params)
     if args.echo:
@@ -58,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         f"{(first_s or seconds) * 1e3:.0f} ms{rate}; finish_reason {answer.finish_reason}",
         file=sys.stderr,
     )
+    print_stats(args, llm)
     return 0
 
 

@@ -9,21 +9,27 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.device import CpuDevice
-from cugraphs.device_choice import kv_bytes_available, plan_kv_cache
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv_cache
+from cugraphs.figure_file import check_figure_file
+from cugraphs.gpu_specs import GPU_SPECS, gpu_spec
 from cugraphs.kv_cache import KVCacheShape
+from cugraphs.llm import LLM
+from cugraphs.memory_map import MemoryMap, arena_boxes, map_fitted_memory, map_memory
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors
+from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.pricing import StepPrice, price_step
 
 if TYPE_CHECKING:
@@ -46,9 +52,23 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
     parser.add_argument(
         "--dtype",
-        default="float32",
         choices=("float32", "bfloat16", "float16"),
-        help="of weights and activations (default float32, as the CPU computes)",
+        help="of weights and activations (default float32, as the CPU computes; with --gpu the "
+        "checkpoint's)",
+    )
+    parser.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help=f"map the memory of this one, which need not be there: {', '.join(GPU_SPECS)}",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the arena by op: .png, .svg or .pdf"
+    )
+    parser.add_argument(
+        "--graph-dot",
+        type=Path,
+        metavar="FILE",
+        help="capture the decode step on this machine's GPU and write it in Graphviz's language",
     )
     parser.add_argument("--summary", action="store_true", help="leave the list of ops out")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -60,6 +80,9 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan the model's steps and print them."""
+    if args.plot is not None:
+        check_figure_file(args.plot)
+    gpu = None if args.gpu is None else gpu_spec(args.gpu)
     folder = find_model(args.model)
     with Checkpoint.open(folder) as checkpoint:
         config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
@@ -73,10 +96,11 @@ def run(args: argparse.Namespace) -> int:
     for name, value, high in (("batch", args.batch, 1024), ("context", context, max_model_len)):
         if not 1 <= value <= high:
             raise ValueError(f"inspect: --{name} is {value}, expected 1 to {high}")
-    kv_bytes = kv_bytes_available(CpuDevice(), config, args.dtype)
-    cache = plan_kv_cache(config, args.dtype, max_model_len, args.batch, None, kv_bytes)
+    dtype = args.dtype or ("float32" if gpu is None else config.dtype)
+    kv_bytes = MemoryBudget().kv_bytes(CpuDevice())
+    cache = plan_kv_cache(config, dtype, max_model_len, args.batch, None, kv_bytes)
     plan = StepPlan(
-        Llama(config, args.dtype),
+        Llama(config, dtype),
         cache,
         vocab_size=config.vocab_size,
         max_num_seqs=args.batch,
@@ -84,32 +108,79 @@ def run(args: argparse.Namespace) -> int:
     )
     decode = plan.decode[plan.ladder.class_for(args.batch)]
     price = price_step(decode.program, {"rows": args.batch}, context=context)
-    arena = plan.arena()
+    arena = plan.arena(workspace=gpu is not None)
+    if gpu is None:
+        memory = map_memory(plan.programs, cache, arena)
+    else:
+        graphs = expected_graphs(len(plan.ladder.rungs), price.launches, HostCosts())
+        _, num_blocks = map_fitted_memory(
+            *(plan.programs, cache, arena),
+            graphs=graphs,
+            total_bytes=gpu.memory_bytes,
+            utilization=GPU_MEMORY_UTILIZATION,
+        )
+        kv_bytes = num_blocks * cache.bytes_per_block
+        cache = plan_kv_cache(config, dtype, max_model_len, args.batch, None, kv_bytes)
+        total_bytes = gpu.memory_bytes
+        memory = map_memory(plan.programs, cache, arena, graphs=graphs, total_bytes=total_bytes)
     if args.json:
-        print(json.dumps(_record(config, plan, price, arena, stored_bytes, args.batch, context)))
-        return 0
-    console = _Console(soft_wrap=True, highlight=False)
-    console.print(_config_table(config, stored_bytes, args.dtype))
-    if not args.summary:
-        print(decode.program)
-    print()
-    print(f"decode step of {args.batch} rows: {decode.assignment.report()}")
-    print(f"mixed step of {plan.max_num_batched_tokens} tokens: {plan.mixed.assignment.report()}")
-    print(_memory_map(arena, cache, config, args.dtype))
-    print()
-    console.print(_price_table(price, args.batch, context))
-    print(
-        f"a decode step streams {price.total.bytes_accessed:,} bytes: "
-        f"{price.weight_bytes:,} of weights, the rest K, V and activations"
-    )
+        record = _record(config, plan, price, arena, cache, stored_bytes, args.batch, context)
+        print(json.dumps({**record, "memory": _memory_record(memory)}))
+    else:
+        console = TableConsole()
+        console.print(_config_table(config, stored_bytes, dtype))
+        if not args.summary:
+            print(decode.program)
+        print()
+        print(f"decode step of {args.batch} rows: {decode.assignment.report()}")
+        tokens = plan.max_num_batched_tokens
+        print(f"mixed step of {tokens} tokens: {plan.mixed.assignment.report()}")
+        print(memory)
+        print()
+        console.print(_price_table(price, args.batch, context))
+        print(
+            f"a decode step streams {price.total.bytes_accessed:,} bytes: "
+            f"{price.weight_bytes:,} of weights, the rest K, V and activations"
+        )
+    if args.plot is not None:
+        _draw(args, plan, arena, dtype)
+    if args.graph_dot is not None:
+        llm = LLM(
+            folder,
+            device="cuda",
+            dtype=dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=args.batch,
+            capture_sizes=[args.batch],
+            graph_mode="full",
+        )
+        args.graph_dot.write_text(llm.runner.decode.graph(args.batch).dot())
     return 0
 
 
-class _Console(Console):
-    """Leaves a broken pipe to the command, which ends with one exit code for it."""
+def _draw(args: argparse.Namespace, plan: StepPlan, arena: Arena, dtype: str) -> None:
+    """The arena by op: a decode step of the batch, and the largest mixed step."""
+    from cugraphs.memory_plot import Panel, draw_memory
 
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+    decode, tokens = plan.decode[plan.ladder.class_for(args.batch)], plan.max_num_batched_tokens
+    mixed_sizes = {name: int(dim) for name, dim in plan.mixed.program.dims.items()}
+    panels = [
+        Panel(title, planned.assignment.report(), arena_boxes(planned, arena, sizes))
+        for title, planned, sizes in (
+            (f"decode, {args.batch} rows", decode, {"rows": args.batch}),
+            (f"mixed, {tokens:,} tokens", plan.mixed, mixed_sizes),
+        )
+    ]
+    draw_memory(panels, arena, f"{args.model}, {dtype}: what lives where, and when", args.plot)
+
+
+def _memory_record(memory: MemoryMap) -> Mapping[str, Any]:
+    return {
+        "parts": [dataclasses.asdict(part) for part in memory.parts],
+        "used_bytes": memory.used_bytes,
+        "total_bytes": memory.total_bytes,
+        "free_bytes": memory.free_bytes,
+    }
 
 
 def _config_table(config: LlamaConfig, stored_bytes: int, dtype: str) -> Table:
@@ -127,21 +198,9 @@ def _config_record(config: LlamaConfig) -> dict[str, Any]:
     return record
 
 
-def _memory_map(arena: Arena, cache: KVCacheShape, config: LlamaConfig, dtype: str) -> str:
-    element_bytes = {"float32": 4}.get(dtype, 2)
-    lines = [
-        f"weights: {config.num_parameters * element_bytes:,} bytes in one allocation",
-        f"KV pool: {cache.nbytes:,} bytes in one allocation: {cache.num_blocks} blocks of "
-        f"{cache.block_size} tokens, {cache.bytes_per_block:,} bytes each",
-        arena.memory_map(),
-    ]
-    return "\n".join(lines)
-
-
 def _price_table(price: StepPrice, batch: int, context: int) -> Table:
-    table = Table("kernel", title=f"decode step: {batch} rows, {context} tokens in each sequence")
-    for column in ("launches", "bytes", "flops"):
-        table.add_column(column, justify="right")
+    title = f"decode step: {batch} rows, {context} tokens in each sequence"
+    table = new_table(title, "kernel", "launches", "bytes", "flops")
     for kernel in price.kernels:
         table.add_row(
             kernel.name,
@@ -160,6 +219,7 @@ def _record(
     plan: StepPlan,
     price: StepPrice,
     arena: Arena,
+    cache: KVCacheShape,
     stored_bytes: int,
     batch: int,
     context: int,
@@ -179,9 +239,9 @@ def _record(
             "mixed_lower_bound_bytes": plan.mixed.assignment.peak_live_bytes,
         },
         "kv_pool": {
-            "bytes": plan.cache.nbytes,
-            "num_blocks": plan.cache.num_blocks,
-            "block_size": plan.cache.block_size,
+            "bytes": cache.nbytes,
+            "num_blocks": cache.num_blocks,
+            "block_size": cache.block_size,
         },
         "decode_step": {
             "batch": batch,

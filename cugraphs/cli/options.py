@@ -9,6 +9,7 @@ import sys
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION
 from cugraphs.llm import LLM
 from cugraphs.sampling_params import SamplingParams
 
@@ -37,8 +38,33 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
+    parser.add_argument(
+        "--allow-tf32",
+        action="store_true",
+        help="float32 matrix products may round their operands to TF32 on a GPU",
+    )
+    parser.add_argument(
+        "--tuning-table",
+        metavar="FILE",
+        help="a table of `cugraphs tune` (default: what is found for the GPU)",
+    )
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
     parser.add_argument("--num-kv-blocks", type=int, metavar="N", help="blocks of 16 tokens")
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=float,
+        default=GPU_MEMORY_UTILIZATION,
+        metavar="SHARE",
+        help="of the GPU's memory, for everything (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--graph-mode",
+        default="full_and_piecewise",
+        help="what is captured on a GPU: none, piecewise, full or full_and_piecewise (the default)",
+    )
+    parser.add_argument(
+        "--stats", action="store_true", help="print graphs, steps and memory on stderr at the end"
+    )
     parser.add_argument(
         "--traceback", action="store_true", help="show the Python traceback of an error"
     )
@@ -98,6 +124,16 @@ def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bo
             max_model_len=args.max_model_len,
             max_num_seqs=max_num_seqs,
             num_kv_blocks=args.num_kv_blocks,
+            gpu_memory_utilization=args.gpu_memory_utilization,
+            graph_mode=args.graph_mode,
             batch_invariant=batch_invariant,
+            allow_tf32=args.allow_tf32,
+            tuning_table=args.tuning_table,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+def print_stats(args: argparse.Namespace, llm: LLM) -> None:
+    """Print what ran and where memory went on stderr, where that is asked for."""
+    if args.stats:
+        print(f"{llm.stats()}\n{llm.memory_map()}", file=sys.stderr)

@@ -1,0 +1,228 @@
+"""``AsyncLLM``: an ``LLM`` whose steps run in a thread of their own, for servers and notebooks.
+
+Any number of tasks ask and listen at once; their requests run together. Only the thread touches the
+engine: what tasks want of it waits in a queue until the step is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from cugraphs.llm import LLM, Message, Prompt
+from cugraphs.outputs import RequestOutput
+from cugraphs.request import Request
+from cugraphs.sampling_params import SamplingParams
+from cugraphs.statistics import EngineStats
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one sample of a request gained since the last delta.
+
+    Args:
+        index: which of the request's ``n`` samples.
+        text: new text, final; may be empty while a stop string or a character is incomplete.
+        token_ids: new tokens.
+        finish_reason: "stop", "length", "abort", or None while it still runs.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None
+
+
+@dataclass(eq=False)
+class _Listener:
+    """Where a request's deltas go, and how much of each sample went there."""
+
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    queue: asyncio.Queue[Delta | BaseException | None]
+    given: list[tuple[int, int]] = field(default_factory=list)  # pieces and tokens of each sample
+
+    def tell(self) -> None:
+        """Hand over what is new; called by the engine's thread."""
+        deltas: list[Delta | None] = []
+        for index, completion in enumerate(self.request.completions):
+            pieces, tokens = self.given[index]
+            sequence = completion.sequence
+            new_pieces, new_tokens = completion.pieces[pieces:], sequence.output_token_ids[tokens:]
+            if new_pieces or new_tokens:
+                self.given[index] = (pieces + len(new_pieces), tokens + len(new_tokens))
+                reason = sequence.finish_reason
+                deltas.append(Delta(index, "".join(new_pieces), tuple(new_tokens), reason))
+        if self.request.finished:
+            deltas.append(None)
+        self.put(deltas)
+
+    def put(self, items: Sequence[Delta | BaseException | None]) -> None:
+        """Wake the task that listens, if its loop still runs."""
+
+        def put_all() -> None:
+            for item in items:
+                self.queue.put_nowait(item)
+
+        if items and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(put_all)
+
+
+class AsyncLLM:
+    """A model that many tasks use at once.
+
+    >>> async with AsyncLLM("demo") as llm:
+    ...     async for delta in llm.generate("Once upon a time"):
+    ...         print(delta.text, end="")
+    """
+
+    def __init__(self, model: str | Path, **options: Any) -> None:  # noqa: ANN401
+        """Load the model as ``LLM`` does, and start the thread.
+
+        Args:
+            model: as of ``LLM``.
+            options: as of ``LLM``.
+
+        Raises:
+            TypeError, ValueError, OSError, MemoryError: as ``LLM``.
+        """
+        self.llm = LLM(model, **options)
+        self._wake = threading.Condition()
+        self._wanted: deque[Callable[[], None]] = deque()
+        self._listeners: dict[Request, _Listener] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="cugraphs engine", daemon=True)
+        self._thread.start()
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> AsyncIterator[Delta]:
+        """Continue one prompt. Leaving the loop over it, or cancelling its task, aborts it.
+
+        Args:
+            prompt: a string or token ids.
+            params: None takes generation_config.json's sampling.
+            priority: as of ``Engine.add_request``; lower goes first.
+
+        Yields:
+            What each sample gained, step by step.
+
+        Raises:
+            TypeError, ValueError: the prompt or its parameters cannot be used.
+            RuntimeError: the engine is closed.
+        """
+        listener = await self._add(prompt, params, priority)
+        try:
+            while (item := await listener.queue.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+        finally:
+            self._ask(lambda: self._drop(listener.request))
+
+    async def complete(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> RequestOutput:
+        """Continue one prompt and return everything at the end. As :meth:`generate` else."""
+        listener = await self._add(prompt, params, priority)
+        try:
+            while (item := await listener.queue.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+            return listener.request.output()
+        finally:
+            self._ask(lambda: self._drop(listener.request))
+
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None
+    ) -> AsyncIterator[Delta]:
+        """Answer a conversation through the model's chat template. As :meth:`generate` else."""
+        return self.generate(self.llm.render_chat(messages), params)
+
+    def stats(self) -> EngineStats:
+        """Counters of the engine."""
+        return self.llm.stats()
+
+    async def close(self) -> None:
+        """Abort what still runs, and end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    async def __aenter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Close."""
+        await self.close()
+
+    async def _add(self, prompt: Prompt, params: SamplingParams | None, priority: int) -> _Listener:
+        token_ids, text, resolved = self.llm.prepare(prompt, params)
+        loop = asyncio.get_running_loop()
+        added: Future[_Listener] = Future()
+
+        def add() -> None:
+            try:
+                request = self.llm.engine.add_request(token_ids, resolved, text, priority=priority)
+            except Exception as error:
+                added.set_exception(error)
+                return
+            listener = _Listener(request, loop, asyncio.Queue(), [(0, 0)] * resolved.n)
+            self._listeners[request] = listener
+            added.set_result(listener)
+
+        self._ask(add, refuse=added)
+        return await asyncio.wrap_future(added)
+
+    def _ask(self, call: Callable[[], None], refuse: Future[_Listener] | None = None) -> None:
+        """Let the thread do something between two steps."""
+        with self._wake:
+            if self._closing:
+                if refuse is not None:
+                    refuse.set_exception(RuntimeError("AsyncLLM: it is closed"))
+                return
+            self._wanted.append(call)
+            self._wake.notify()
+
+    def _work(self) -> None:
+        """The thread: do what is asked for, then run a step, until it is closed."""
+        engine = self.llm.engine
+        while True:
+            with self._wake:
+                self._wake.wait_for(
+                    lambda: self._wanted or self._closing or engine.has_unfinished()
+                )
+                if self._closing:
+                    break
+                calls, self._wanted = self._wanted, deque()
+            for call in calls:
+                call()
+            try:
+                progressed = engine.step()
+            except Exception as error:  # of the whole step: nobody's request can go on
+                self._fail(error)
+                continue
+            for request in progressed:
+                listener = self._listeners.get(request)
+                if listener is not None:
+                    listener.tell()
+        for call in self._wanted:
+            call()
+        self._fail(RuntimeError("AsyncLLM: it was closed before the request had ended"))
+
+    def _fail(self, error: BaseException) -> None:
+        for request, listener in list(self._listeners.items()):
+            listener.put([error])
+            self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        self.llm.engine.abort(request)
+        self._listeners.pop(request, None)

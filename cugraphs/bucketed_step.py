@@ -1,0 +1,270 @@
+"""One step at the row counts of a ladder: a program per fusion class, a graph per rung.
+
+Knows programs, memory and a ladder; not what a row is. Rows beyond the batch are padding.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from cugraphs.capture_report import CapturedRung, CaptureReport
+from cugraphs.compiler import plan_arena, plan_program
+from cugraphs.device import CaptureError, Device, Replay
+from cugraphs.executable import INPUTS, Executable, PlannedProgram
+from cugraphs.kernel import Array, ArrayType, Dim
+from cugraphs.ladder import Ladder
+from cugraphs.program import Kind
+from cugraphs.trace import Tracer
+
+AXIS = "rows"
+GRAPHS_OFF = "graphs are off"
+
+_log = logging.getLogger("cugraphs")
+
+
+class BucketStep(Protocol):
+    """Records a step."""
+
+    def __call__(self, t: Tracer, rows: int) -> None:
+        """Record it for at most ``rows`` rows; it declares the axis ``rows``."""
+
+
+class ProgramMemory:
+    """The arena of several programs on one device, and the arrays that they all use."""
+
+    def __init__(
+        self,
+        planned: Sequence[PlannedProgram],
+        device: Device,
+        weights: Mapping[str, Array],
+        state: Mapping[str, Array],
+        *,
+        poison: bool = False,
+        debug: bool = False,
+    ) -> None:
+        """Lay out and allocate one arena, and host memory for its inputs.
+
+        Args:
+            planned: every program that will be bound.
+            device: runs them.
+            weights: an array of the device for every WEIGHT buffer; more are fine.
+            state: an array of the device for every STATE buffer.
+            poison: fill dead temporaries with NaN bytes (tests, debugging).
+            debug: check before every run that no array was replaced.
+
+        Raises:
+            MemoryError: the arena does not fit.
+        """
+        self.device = device
+        self.arena = plan_arena(planned, workspace=device.uses_workspace)
+        self.arena.allocate(device.allocate_bytes)
+        device.wait_for_caller()  # the array library has poisoned it in a stream of its own
+        inputs = ArrayType((self.arena.regions[INPUTS].nbytes,), "uint8")
+        self._bind = partial(
+            Executable,
+            arena=self.arena,
+            device=device,
+            staging=device.stage(self.arena.view(INPUTS, inputs)),
+            weights=weights,
+            state=state,
+            poison=poison,
+            debug=debug,
+        )
+
+    def executable(self, planned: PlannedProgram) -> Executable:
+        """One of the programs, bound to the arrays."""
+        return self._bind(planned)
+
+
+@dataclass
+class StepCounts:
+    """What was run so far.
+
+    Attributes:
+        captures: graphs captured.
+        replays: replays by rung.
+        padding_rows: rows that were computed for nobody.
+        eager_steps: steps that ran eagerly, by the reason.
+        off_ladder_steps: batches above the top rung.
+    """
+
+    captures: int = 0
+    replays: Counter[int] = field(default_factory=Counter)
+    padding_rows: int = 0
+    eager_steps: Counter[str] = field(default_factory=Counter)
+    off_ladder_steps: int = 0
+
+
+def plan_buckets(name: str, step: BucketStep, ladder: Ladder) -> dict[int, PlannedProgram]:
+    """Plan a program for every fusion class of a ladder.
+
+    Args:
+        name: of the step.
+        step: records it.
+        ladder: the row counts.
+
+    Returns:
+        By the row count at which each is traced.
+    """
+    return {
+        rows: plan_program(f"{name}_{rows}", partial(step, rows=rows)) for rows in ladder.classes
+    }
+
+
+class BucketedStep:
+    """Runs a batch at the rung that holds it, replayed where that is captured."""
+
+    def __init__(
+        self, ladder: Ladder, planned: Mapping[int, PlannedProgram], memory: ProgramMemory
+    ) -> None:
+        """Bind every program; nothing is captured yet.
+
+        Args:
+            ladder: the row counts.
+            planned: from :func:`plan_buckets`.
+            memory: was laid out for them.
+        """
+        self.ladder = ladder
+        self.counts = StepCounts()
+        self.capture_report = CaptureReport()
+        self._device = memory.device
+        self._executables = {rows: memory.executable(plan) for rows, plan in planned.items()}
+        self._row_outputs = {
+            buffer.name: axis.offset
+            for plan in planned.values()
+            for buffer in plan.program.of_kind(Kind.OUTPUT)
+            for axis in buffer.type.shape[:1]
+            if isinstance(axis, Dim)
+        }
+        self._captured: set[int] = set()
+        self._eager_reason = GRAPHS_OFF
+        self._warned = False
+
+    def inputs(self, rows: int) -> dict[str, Array]:
+        """The host arrays to fill before ``rows`` rows run; as long as the rung, holding anything.
+
+        Raises:
+            ValueError: ``rows`` is below 1, or above the top rung and may not run eagerly.
+        """
+        rung = self._rung(rows)
+        return self._executable(rung).inputs({AXIS: rung})
+
+    def run(self, rows: int, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Queue a step of ``rows`` rows on what its inputs were filled with.
+
+        Args:
+            rows: of the batch.
+            on_device: arrays of the device in place of inputs, as of :meth:`Executable.run`.
+
+        Returns:
+            The device's outputs, cut to the rows.
+        """
+        rung = self._rung(rows)
+        outputs = self._executable(rung).run({AXIS: rung}, on_device)
+        if rung in self._captured:
+            self.counts.replays[rung] += 1
+        elif rows > self.ladder.top:
+            self.counts.eager_steps["above the ladder"] += 1
+        else:
+            self.counts.eager_steps[self._eager_reason] += 1
+        self.counts.padding_rows += rung - rows
+        extra = self._row_outputs
+        return {n: a[: rows + extra[n]] if n in extra else a for n, a in outputs.items()}
+
+    def split(self, rows: int) -> tuple[int, ...]:
+        """The row counts that a batch runs in, one after the other.
+
+        Raises:
+            ValueError: it is above the top rung, and that is an error.
+        """
+        parts = self.ladder.dispatch(rows) or (rows,)
+        if rows > self.ladder.top:
+            self.counts.off_ladder_steps += 1
+            if not self._warned:
+                self._warned = True
+                how = f"{len(parts)} replays" if len(parts) > 1 else "an eager step"
+                _log.warning(
+                    "a batch of %d rows is above the largest captured size %d and runs as %s; "
+                    "capture a larger one (max_capture_size, buckets)",
+                    rows,
+                    self.ladder.top,
+                    how,
+                )
+        return parts
+
+    def capture(
+        self,
+        fill_dead: Callable[[dict[str, Array]], None],
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Capture every rung, the largest first. A failure leaves what is not captured eager.
+
+        Before the first rung of each program it runs eagerly, on dead rows: that loads all that it
+        needs, which a capture does not allow. A device without graphs captures nothing.
+
+        Args:
+            fill_dead: fills the inputs of a step with rows of which none is live.
+            progress: called with each rung.
+        """
+        if not self._device.has_graphs:
+            return
+        for rung in reversed(self.ladder.rungs):
+            executable, sizes = self._executable(rung), {AXIS: rung}
+            start = time.perf_counter()
+            if rung in self.ladder.classes:
+                fill_dead(executable.inputs(sizes))
+                executable.run(sizes)
+            warm, before = time.perf_counter(), self._device.free_bytes
+            try:
+                graph = executable.capture(sizes)
+            except CaptureError as error:
+                self._eager_reason = f"not captured: {error}"
+                stopped = f"{rung} rows: {error}; they and smaller batches run eagerly"
+                self.capture_report.stopped = stopped
+                _log.warning("%s", stopped)
+                return
+            self.capture_report.rungs.append(
+                CapturedRung(
+                    rows=rung,
+                    warm_up_ms=(warm - start) * 1e3,
+                    capture_ms=(time.perf_counter() - warm) * 1e3,
+                    driver_bytes=max(before - self._device.free_bytes, 0),
+                    num_nodes=graph.num_nodes,
+                )
+            )
+            self._captured.add(rung)
+            self.counts.captures += 1
+            if progress is not None:
+                progress(rung)
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """The rungs that are replayed."""
+        return tuple(sorted(self._captured))
+
+    def graph(self, rung: int) -> Replay:
+        """The graph of a captured rung.
+
+        Raises:
+            ValueError: it is not captured.
+        """
+        graph = self._executable(rung).bind({AXIS: rung}).graph
+        if graph is None:
+            raise ValueError(
+                f"graph: {rung} rows are not captured, expected one of {list(self.captured)}"
+            )
+        return graph
+
+    def _rung(self, rows: int) -> int:
+        if rows > self.ladder.top and self.ladder.off_ladder == "eager":
+            return rows
+        return self.ladder.rung_for(rows)
+
+    def _executable(self, rung: int) -> Executable:
+        return self._executables[self.ladder.class_for(rung)]

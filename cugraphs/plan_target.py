@@ -1,0 +1,62 @@
+"""What a model is to be priced for: a GPU, a batch, a ladder, and what launches and graphs cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cugraphs.gpu_specs import GpuSpec
+from cugraphs.memory_map import MemoryPart
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """What the host and the driver take for launches and graphs.
+
+    The last three were measured on an H200 (driver 580, CUDA 13.0): 51 graphs of 400 nodes took
+    0.26 s to capture, instantiate and upload, and 64 MiB; a graph's launch took 3.2 us.
+
+    Args:
+        launch_us: one kernel launch.
+        graph_launch_us: one launch of a graph.
+        capture_us_per_node: to record, instantiate and upload one node.
+        graph_bytes_per_node: that the driver keeps.
+    """
+
+    launch_us: float = 4.0
+    graph_launch_us: float = 3.2
+    capture_us_per_node: float = 13.0
+    graph_bytes_per_node: int = 3300
+
+
+@dataclass(frozen=True)
+class PlanTarget:
+    """What to price a model for.
+
+    Args:
+        gpu: that runs it.
+        batch: live rows of a decode step.
+        context: tokens in the cache of each, the current one included.
+        contexts: further ones, for the table of rungs.
+        profile: of the ladder.
+        max_num_seqs: its top.
+        prefill_tokens: of the prompt whose prefill is priced; at most those of a mixed step.
+        gpu_memory_utilization: share of the memory that may be used; the rest is the margin for
+            the driver's context, code and other programs.
+        host: costs of launches and graphs.
+    """
+
+    gpu: GpuSpec
+    batch: int
+    context: int
+    contexts: tuple[int, ...]
+    profile: str
+    max_num_seqs: int
+    prefill_tokens: int
+    gpu_memory_utilization: float
+    host: HostCosts
+
+
+def expected_graphs(num_graphs: int, launches: int, host: HostCosts) -> MemoryPart:
+    """What the driver will keep for ``num_graphs`` graphs of so many launches."""
+    nbytes = num_graphs * launches * host.graph_bytes_per_node
+    return MemoryPart("graphs", nbytes, f"that the driver keeps, expected for {num_graphs} graphs")

@@ -1,0 +1,157 @@
+"""What an engine did so far, and how long each request waited: plain data, and who counts it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PHASES = ("schedule", "prepare", "run", "collect")
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """Seconds of one request.
+
+    Args:
+        queue_s: from its arrival until a step first ran some of it.
+        time_to_first_token_s: from its arrival until its first token.
+        time_per_output_token_s: mean over the tokens after the first, of all its samples; None
+            where there are none.
+        total_s: from its arrival until it ended.
+        cached_tokens: of its prompt, those found in the cache, over all samples.
+    """
+
+    queue_s: float | None
+    time_to_first_token_s: float | None
+    time_per_output_token_s: float | None
+    total_s: float | None
+    cached_tokens: int = 0
+
+
+@dataclass(eq=False)
+class RequestClock:
+    """When a request came, began, got its first token and ended, in seconds of a steady clock."""
+
+    arrival_s: float = field(default_factory=time.perf_counter)
+    begin_s: float | None = None
+    first_token_s: float | None = None
+    end_s: float | None = None
+    num_tokens: int = 0  # generated, by all samples
+    num_first_tokens: int = 0  # samples that have one
+    cached_tokens: int = 0
+
+    def begin(self, now_s: float, cached_tokens: int) -> None:
+        """A step runs some of it, a new sequence with so many tokens from the cache."""
+        if self.begin_s is None:
+            self.begin_s = now_s
+        self.cached_tokens += cached_tokens
+
+    def token(self, now_s: float, *, is_first: bool) -> None:
+        """One of its samples got a token."""
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+        self.num_tokens += 1
+        self.num_first_tokens += is_first
+
+    @property
+    def times(self) -> RequestTimes:
+        """What can be said so far."""
+
+        def since(begin_s: float | None, end_s: float | None) -> float | None:
+            return None if begin_s is None or end_s is None else end_s - begin_s
+
+        later = self.num_tokens - self.num_first_tokens
+        per_token_s = since(self.first_token_s, self.end_s)
+        if per_token_s is not None:  # the samples run side by side, each for its own share
+            per_token_s = per_token_s * self.num_first_tokens / later if later else None
+        return RequestTimes(
+            queue_s=since(self.arrival_s, self.begin_s),
+            time_to_first_token_s=since(self.arrival_s, self.first_token_s),
+            time_per_output_token_s=per_token_s,
+            total_s=since(self.arrival_s, self.end_s),
+            cached_tokens=self.cached_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Counters since the start, and what is so now.
+
+    Args:
+        requests_waiting: sequences that are not admitted.
+        requests_running: sequences that are.
+        requests_finished: requests that have ended.
+        steps: that ran.
+        prompt_tokens: computed, those of preempted sequences each time.
+        generated_tokens: sampled.
+        cached_tokens: of prompts, found in the cache.
+        preemptions: sequences that gave their blocks back.
+        kv_blocks: that sequences can own.
+        kv_blocks_used: owned now.
+        kv_blocks_cached: owned by nobody, with a prefix that may be used again.
+        captures: graphs captured.
+        replays: replayed decode steps, by rung.
+        eager_steps: steps that ran eagerly, by reason.
+        padding_rows: computed for nobody.
+        off_ladder_steps: batches above the largest captured size.
+        host_seconds: of the step's thread by phase; "run" waits for the device.
+    """
+
+    requests_waiting: int
+    requests_running: int
+    requests_finished: int
+    steps: int
+    prompt_tokens: int
+    generated_tokens: int
+    cached_tokens: int
+    preemptions: int
+    kv_blocks: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    captures: int
+    replays: Mapping[int, int]
+    eager_steps: Mapping[str, int]
+    padding_rows: int
+    off_ladder_steps: int
+    host_seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        """Some lines for people."""
+        replays = ", ".join(
+            f"{rung} rows {count:,}" for rung, count in sorted(self.replays.items())
+        )
+        eager = ", ".join(f"{count:,} ({why})" for why, count in self.eager_steps.items())
+        phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in self.host_seconds.items())
+        return (
+            f"requests: {self.requests_waiting:,} waiting, {self.requests_running:,} running, "
+            f"{self.requests_finished:,} finished; {self.preemptions:,} preemptions\n"
+            f"tokens: {self.prompt_tokens:,} of prompts computed, {self.cached_tokens:,} cached, "
+            f"{self.generated_tokens:,} generated in {self.steps:,} steps\n"
+            f"graphs: {self.captures:,} captured; replays: {replays or 'none'}; eager steps: "
+            f"{eager or 'none'}; off the ladder: {self.off_ladder_steps:,}; padding rows: "
+            f"{self.padding_rows:,}\n"
+            f"KV blocks: {self.kv_blocks_used:,} of {self.kv_blocks:,} used, "
+            f"{self.kv_blocks_cached:,} cached; host seconds: {phases}"
+        )
+
+
+@dataclass
+class EngineCounters:
+    """What the engine counts itself; the rest it asks of its parts."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    requests_finished: int = 0
+    host_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds of a phase, also of one that fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.host_seconds[name] += time.perf_counter() - start

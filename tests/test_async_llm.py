@@ -1,0 +1,131 @@
+"""``AsyncLLM``: many tasks, one engine; every task gets its own answer, and can leave."""
+
+import asyncio
+
+import pytest
+from tiny_model import write_tiny_model
+
+from cugraphs import LLM, AsyncLLM, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+OPTIONS = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 64, "batch_invariant": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("async") / "tiny")
+
+
+async def collect(llm, prompt, params):
+    return [delta async for delta in llm.generate(prompt, params)]
+
+
+def text_of(deltas, index=0):
+    return "".join(delta.text for delta in deltas if delta.index == index)
+
+
+def test_concurrent_tasks_get_what_they_get_alone(folder):
+    prompts = [f"The quick {word}" for word in ("brown", "fox", "jumps", "over", "the", "dog")]
+    params = [SamplingParams(temperature=1, seed=i, max_tokens=3 + 4 * i) for i in range(6)]
+    expected = LLM(folder, **OPTIONS).generate(prompts, params)
+
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            return await asyncio.gather(
+                *(collect(llm, *each) for each in zip(prompts, params, strict=True))
+            )
+
+    for deltas, wanted in zip(asyncio.run(main()), expected, strict=True):
+        answer = wanted.outputs[0]
+        assert text_of(deltas) == answer.text
+        assert tuple(t for delta in deltas for t in delta.token_ids) == answer.token_ids
+        assert deltas[-1].finish_reason == answer.finish_reason
+        assert all(delta.finish_reason is None for delta in deltas[:-1])
+
+
+def test_samples_and_the_whole_output(folder):
+    params = SamplingParams(n=3, temperature=1, seed=1, max_tokens=6)
+    (wanted,) = LLM(folder, **OPTIONS).generate("The quick", params)
+
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            whole = llm.complete("The quick", params)
+            return await asyncio.gather(collect(llm, "The quick", params), whole)
+
+    deltas, output = asyncio.run(main())
+    assert output.outputs == wanted.outputs and output.finished
+    assert [text_of(deltas, i) for i in range(3)] == [o.text for o in wanted.outputs]
+
+
+def test_leaving_or_cancelling_aborts_the_request(folder):
+    long = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
+
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            answers = llm.generate("The quick", long)
+            async for _ in answers:
+                break
+            await answers.aclose()
+            task = asyncio.create_task(collect(llm, "The quick", long))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            # Somebody else's request runs on, and only its blocks are in use at the end.
+            await llm.complete("The quick", GREEDY)
+            while llm.stats().requests_running:
+                await asyncio.sleep(0.001)
+            llm.llm.engine.blocks.check_invariant()
+            return llm.stats()
+
+    stats = asyncio.run(main())
+    assert stats.requests_finished == 3 and stats.kv_blocks_used == 0
+
+
+def test_mistakes_are_told_to_the_task_that_made_them(folder):
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            good = asyncio.create_task(collect(llm, "The quick", GREEDY))
+            with pytest.raises(ValueError, match="a prompt token id is 999999"):
+                await llm.complete([1, 999999], GREEDY)
+            with pytest.raises(ValueError, match=r"prompt is empty|has 0 tokens"):
+                await llm.complete([], GREEDY)
+            with pytest.raises(TypeError, match="a prompt is"):
+                await collect(llm, 3, GREEDY)
+            return await good
+
+    assert len(asyncio.run(main())) > 0
+
+
+def test_a_failed_step_fails_the_requests_and_not_the_engine(folder):
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            run = llm.llm.runner.run
+
+            def broken(chunks):
+                llm.llm.runner.run = run
+                raise FloatingPointError("planted")
+
+            llm.llm.runner.run = broken
+            with pytest.raises(FloatingPointError, match="planted"):
+                await llm.complete("The quick", GREEDY)
+            return await llm.complete("The quick", GREEDY)
+
+    assert len(asyncio.run(main()).outputs[0].token_ids) == 12
+
+
+def test_closing_ends_what_still_runs(folder):
+    async def main():
+        llm = AsyncLLM(folder, **OPTIONS)
+        task = asyncio.create_task(
+            collect(llm, "The quick", SamplingParams(max_tokens=40, ignore_eos=True, seed=1))
+        )
+        await asyncio.sleep(0.005)
+        await llm.close()
+        with pytest.raises(RuntimeError, match="it was closed"):
+            await task
+        with pytest.raises(RuntimeError, match="it is closed"):
+            await llm.complete("The quick", GREEDY)
+        assert not llm.llm.engine.has_unfinished()
+
+    asyncio.run(main())
