@@ -48,10 +48,6 @@ class CaptureReport:
         """How many are captured."""
         return len(self.rungs)
 
-    def bytes_of(self, rows: int) -> int:
-        """Device memory that the driver took for the graph of ``rows`` rows."""
-        return next((rung.driver_bytes for rung in self.rungs if rung.rows == rows), 0)
-
     @property
     def seconds(self) -> float:
         """Warm-up and capture of all."""

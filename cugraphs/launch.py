@@ -261,7 +261,7 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
     found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     pointer = int(found.ptr)
-    if shared_bytes > 48 * 1024:  # above it a kernel must opt in
+    if cubin.shared_bytes + shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (error,) = driver.cuFuncSetAttribute(driver.CUfunction(pointer), attribute, shared_bytes)
         if error:

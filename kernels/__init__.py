@@ -5,7 +5,6 @@ Imports no CuPy.
 
 from .add import ADD
 from .add_rms_norm import ADD_RMS_NORM
-from .adjust_logits import ADJUST_LOGITS
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
 from .decode_rows import DECODE_ROWS
@@ -33,7 +32,6 @@ ALL = (
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
     SILU_AND_MUL,
-    ADJUST_LOGITS,
     SAMPLE,
     LOGPROBS,
     ADVANCE,
@@ -42,7 +40,6 @@ ALL = (
 __all__ = [
     "ADD",
     "ADD_RMS_NORM",
-    "ADJUST_LOGITS",
     "ADVANCE",
     "ALL",
     "APPLY_CHANGES",

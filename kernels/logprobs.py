@@ -24,6 +24,7 @@ import numpy as np
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     Axes,
@@ -36,10 +37,18 @@ from cugraphs.kernel import (
 )
 
 from .benchmark_sizes import VOCAB
-from .launch_shapes import vector_width
 from .precision import quiet, widen
-from .row_order import MAX_CANDIDATES, ROW_THREADS, SCRATCH_BYTES, check_vocab
+from .row_order import (
+    MAX_CANDIDATES,
+    SCRATCH_BYTES,
+    THREADS,
+    blocks_per_row,
+    check_vocab,
+    row_width,
+)
 from .sample import largest
+
+_WORK_BYTES = 43 * 1024  # of a row: sizeof(ListWork), rounded up
 
 
 @quiet
@@ -110,16 +119,30 @@ def cost(axes: Axes, dtype: str, *, max_logprobs: int) -> Cost:
     return Cost(rows * (vocab * DTYPES[dtype].itemsize + row_bytes), 4 * rows * vocab)
 
 
+def workspace(axes: Axes, dtype: str, *, max_logprobs: int) -> int:
+    """What the launches hand on of each row."""
+    return axes["rows"] * _WORK_BYTES
+
+
 def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]:
-    """One block a row."""
-    vocab = axes["vocab"]
+    """Two launches in which blocks share the chunks of a row; in the last a block has a row."""
+    rows, vocab = axes["rows"], axes["vocab"]
+    template = f"<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>"
+    grid = (blocks_per_row(rows, vocab), rows, 1)
+    sizes = (np.int32(vocab), np.int32(max_logprobs))
+    given = ("logits", "token_ids", "target_ids", "num_logprobs", WORKSPACE)
+    results = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")
     return (
+        Launch(f"logprobs_extents{template}", grid, THREADS, sizes, given),
+        Launch(f"logprobs_sums{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(
-            function=f"logprobs<{CUDA_TYPES[dtype]}, {vector_width(dtype, vocab)}>",
-            grid=(axes["rows"], 1, 1),
-            block=ROW_THREADS,
-            scalars=(np.int32(vocab), np.int32(max_logprobs)),
+            f"logprobs_list{template}",
+            (rows, 1, 1),
+            THREADS,
+            sizes,
+            (*results, *given),
             shared_bytes=SCRATCH_BYTES,
+            programmatic=True,
         ),
     )
 
@@ -193,6 +216,7 @@ LOGPROBS = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     cases=(
         _case("random", 1000),
         _case("nearly_flat", 1000, scale=1e-3),

@@ -325,8 +325,8 @@ PAGED_DECODE_ATTENTION = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
-    workspace=workspace,
     is_attention=True,
+    workspace=workspace,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),

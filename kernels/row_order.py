@@ -1,18 +1,39 @@
-"""Sizes that ``row_order.cuh`` and ``shortest_prefix.cuh`` fix: a block for each row of logits."""
+"""What ``row_chunks.cuh`` and ``shortest_prefix.cuh`` fix: how blocks share the rows of logits."""
 
 from __future__ import annotations
 
-ROW_THREADS = 1024
+from cugraphs.kernel import DTYPES
+
+from .launch_shapes import MAX_LOAD_BYTES
+
+CHUNK = 8192  # tokens that a block takes at a time
+THREADS = 512  # of a block
 MAX_VOCAB = 256_000  # beyond it sums of weights could overflow
-MAX_CANDIDATES = 8192  # tokens that a block sorts
-SCRATCH_BYTES = 68 * 1024 + 512  # of shared memory: sizeof(PrefixScratch), rounded up
+MAX_CANDIDATES = 4096  # tokens that a block sorts
+SCRATCH_BYTES = 37 * 1024  # of shared memory: sizeof(RowScratch), rounded up
+
+_BLOCKS = 256  # of a launch: two on each multiprocessor of a large GPU
 
 
 def check_vocab(kernel: str, vocab: int) -> None:
-    """There is a token, and no more of them than a block can search.
+    """There is a token, and no more of them than the sums have room for.
 
     Raises:
         ValueError: ``vocab`` is out of range.
     """
     if not 1 <= vocab <= MAX_VOCAB:
         raise ValueError(f"{kernel}: axis 'vocab' is {vocab}, expected 1 to {MAX_VOCAB}")
+
+
+def row_width(dtype: str, vocab: int) -> int:
+    """Logits of one load: 16 bytes of them where every row begins at such a boundary, else one."""
+    width = MAX_LOAD_BYTES // DTYPES[dtype].itemsize
+    return 1 if vocab % width else width
+
+
+def blocks_per_row(rows: int, vocab: int) -> int:
+    """Blocks that share the chunks of a row: several where there are few rows.
+
+    It changes no result: sums over chunks are exact, or added in the order of the chunks.
+    """
+    return max(1, min(-(-vocab // CHUNK), _BLOCKS // max(rows, 1)))

@@ -1,132 +1,511 @@
 // sample: token_ids[r] = the lowest kept id with (sum of kept w up to it) > u * (sum of kept w),
-// w = exp((l - max l) / temperature), kept by min_p, then top_k, then top_p; or the likeliest token
+// w = exp((l - max l) / temperature), kept by min_p, then top_k, then top_p; or the likeliest token.
+// l are the logits with biases, bans and penalties, as row_chunks.cuh adjusts them.
 //
-// Each weight is computed in float32 and rounded to a multiple of 2^-38; sums of weights are exact.
-// One block per row. A dead row (row id -1) gives 0, a row that is no distribution -1. Reads of the
-// row: one to find the highest logit, which is all that a greedy row needs; one to draw; and for
-// each of top_k and top_p two, or more where very many logits are close together.
+// Each weight is computed in float32 and rounded to a multiple of 2^-38; sums of weights are exact,
+// so it changes nothing how many blocks share a row. A dead row (row id -1) gives 0, a row that is
+// no distribution -1. Four launches: the first three have blockIdx.y as the row and chunks of it in
+// turns, the last a block a row. Each reads the row once: sample_extents finds what is likeliest,
+// sample_bins sums by ranges of logits, sample_candidates collects the tokens among which the
+// filters' prefixes end, and sample_draw, which reads one chunk, draws. A row that is not drawn
+// leaves at once after the first, one without top_k and top_p after the second has described it.
 #include "philox.cuh"
+#include "ptx.cuh"
 #include "shortest_prefix.cuh"
-
-// Logits further below the highest than this many temperatures weigh too little for top_p to end
-// among them, unless it is very close to 1.
-constexpr float kSpanTemperatures = 20.0f;
 
 struct Weight {
   float peak, scale_high, scale_low;  // scale_high + scale_low is log2(e) / temperature
 
   __device__ __forceinline__ Fixed operator()(float logit) const {
-    const float x = fmaxf(logit - peak, -1e30f);
-    const float weight = exp2f(fmaf(x, scale_high, x * scale_low));
-    const float scaled = weight * (1 << kHalfBits);
-    const unsigned high = static_cast<unsigned>(scaled);
-    const float rest = (scaled - static_cast<float>(high)) * (1 << kHalfBits);
-    return {high, static_cast<unsigned>(rest + 0.5f)};
+    const float x = fminf(peak - logit, 1e30f);
+    return Fixed::of(exp2f(-fmaf(x, scale_high, x * scale_low)));
   }
 };
 
-// What thread 0 computes, partly in float64, and all threads read again where they need it.
-struct DrawParameters {
+// Which bin of the filters' sums a token is in: bins of equal width below the peak, the last one open.
+// Monotone: a token that is later in the order has no lower place, and so is in no earlier bin.
+struct Places {
+  float peak, scale;
+
+  __device__ __forceinline__ float operator()(float logit) const {
+    return fminf((peak - logit) * scale, kBins - 1.0f);
+  }
+  // The place as a whole number, to the nearest.
+  static __device__ __forceinline__ int bin(float place) {
+    return __float_as_int(place + 8388608.0f) - 0x4b000000;
+  }
+  // The lowest place that is in `bin` or after it; above all places if there is no such bin.
+  static __device__ __forceinline__ float edge(int bin) {
+    if (bin == 0) return 0.0f;
+    const float middle = static_cast<float>(bin) - 0.5f;  // is rounded to the even one of its bins
+    return (bin & 1) != 0 ? __int_as_float(__float_as_int(middle) + 1) : middle;
+  }
+};
+
+// What a row asks for, written by sample_extents.
+struct Request {
+  int* counted;  // [vocab] of its token_counts; null where the token is not counted
+  int is_live, is_drawn, top_k;
+  float temperature, top_p, min_p;
+  unsigned draw;  // 24 bits
+  int unused;
+};
+
+// How a row is drawn, written by sample_bins, in part computed in float64.
+struct Draw {
+  int is_drawn, is_filtered;  // not drawn: the likeliest token, or no distribution
+  float min_logit;            // the lowest that min_p keeps
   Weight weight;
-  Prefix min_p;  // what min_p keeps
-  int top_k;
-  float top_p;
-  float top_k_span, top_p_span;  // of the first histograms
-  unsigned draw;                 // 24 bits
+  Places places;
 };
 
-__device__ __forceinline__ DrawParameters draw_parameters(
-    Extent extent, float temperature, int top_k, float top_p, float min_p, PhiloxWords words) {
-  DrawParameters d;
-  const float peak = key_logit(extent.top_key);
-  // log2(e) / temperature to some 48 bits: a float64 division would spill registers.
-  const double inverse = __fdividef(1.0f, temperature);
-  const double scale = 1.4426950408889634 * inverse * (2.0 - temperature * inverse);
-  d.weight.peak = peak;
-  d.weight.scale_high = static_cast<float>(scale);
-  d.weight.scale_low = static_cast<float>(scale - d.weight.scale_high);
-  d.min_p = kWholeRow;
-  if (min_p > 0.0f) {
-    const double threshold = peak + temperature * log(static_cast<double>(min_p));
-    const float rounded = static_cast<float>(threshold);
-    d.min_p.key = order_key(rounded) + (rounded < threshold ? 1 : 0);
-  }
-  d.top_k = top_k;
-  d.top_p = top_p;
-  d.top_k_span = peak - key_logit(extent.bottom_key);
-  d.top_p_span = fminf(d.top_k_span, kSpanTemperatures * temperature);
-  d.draw = words.w[0] >> 8;
-  return d;
+// In which bins the filters' prefixes end, written by sample_candidates.
+struct Ends {
+  int k_bin;             // of the last token that top_k keeps; kBins: it keeps all
+  int first, last;       // between these top_p's last token is; kBins: it keeps all
+  unsigned k_left;       // tokens of k_bin that top_k keeps
+  Sum k_before, before;  // sums of the bins in front of k_bin, of `first`
+};
+
+// What the launches hand on of a row.
+template <typename T>
+struct RowWork {
+  Row<T> row;
+  Request request;
+  Draw draw;
+  Ends ends;
+  GroupExtents extents;
+  Sum bin_weights[kBins];
+  unsigned bin_counts[kBins];  // kept where there is a top_k
+  Sum group_sums[kMaxGroups];  // of the tokens that are kept wherever the prefixes end
+  Sum candidates[kMaxCandidates];
+  int num_candidates, unused;
+};
+
+static_assert(sizeof(RowWork<float>) <= 47 * 1024, "what row_order.py reserves");
+
+template <typename T>
+__device__ __forceinline__ RowWork<T>& work_of(unsigned char* workspace, int row) {
+  return reinterpret_cast<RowWork<T>*>(workspace)[row];
+}
+
+// The weight or number of tokens that a prefix must reach to have a share `top_p` of `total`.
+__device__ __forceinline__ Sum share_of_prefix(Sum total, float top_p) {
+  const Sum wanted = static_cast<Sum>(ceil(static_cast<double>(top_p) * total));
+  return wanted > 0 ? wanted : Sum(1);
 }
 
 // draw / 2^24 of the total, rounded down. The total is below 2^56.
-__device__ __forceinline__ Sum share(Sum total, unsigned draw) {
+__device__ __forceinline__ Sum share_of_draw(Sum total, unsigned draw) {
   return ((total >> 32) * draw << 8) + ((total & 0xffffffffu) * draw >> 24);
 }
 
-template <int kWidth>
-__global__ void __launch_bounds__(kRowThreads) sample(
-    int* __restrict__ token_ids,               // [rows]
-    int* __restrict__ token_counts,            // [slots, vocab]
-    const float* __restrict__ adjusted,        // [rows, vocab]
-    const int* __restrict__ row_ids,           // [rows]
-    const int* __restrict__ sample_positions,  // [rows]
-    const float* __restrict__ temperature,     // [slots]
-    const int* __restrict__ top_k,             // [slots]
-    const float* __restrict__ top_p,           // [slots]
-    const float* __restrict__ min_p,           // [slots]
-    const unsigned* __restrict__ seeds,        // [slots, 2]
-    const int* __restrict__ sample_index,      // [slots]
-    const int* __restrict__ count_tokens,      // [slots]
-    int vocab) {
-  extern __shared__ __align__(16) unsigned char smem[];
-  PrefixScratch& scratch = *reinterpret_cast<PrefixScratch*>(smem);
-  __shared__ DrawParameters parameters;
-  const int row = blockIdx.x, slot = row_ids[row];
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
+    const T* __restrict__ logits,                  // [rows, vocab]
+    const int* __restrict__ row_ids,               // [rows]
+    const int* __restrict__ sample_positions,      // [rows]
+    int* __restrict__ token_counts,                // [slots, vocab]
+    const float* __restrict__ repetition_penalty,  // [slots]
+    const float* __restrict__ presence_penalty,    // [slots]
+    const float* __restrict__ frequency_penalty,   // [slots]
+    const int* __restrict__ bias_ids,              // [slots, max_bias]
+    const float* __restrict__ bias_values,         // [slots, max_bias]
+    const int* __restrict__ stop_ids,              // [slots, max_stop_ids]
+    const int* __restrict__ min_position,          // [slots]
+    const float* __restrict__ temperature,         // [slots]
+    const int* __restrict__ top_k,                 // [slots]
+    const float* __restrict__ top_p,               // [slots]
+    const float* __restrict__ min_p,               // [slots]
+    const unsigned* __restrict__ seeds,            // [slots, 2]
+    const int* __restrict__ sample_index,          // [slots]
+    const int* __restrict__ count_tokens,          // [slots]
+    unsigned char* __restrict__ workspace,         // RowWork<T> [rows]
+    int vocab,
+    int max_bias,
+    int max_stop_ids) {
+  let_next_kernel_start();
+  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
+  const T* row_logits = logits + static_cast<long long>(blockIdx.y) * vocab;
+  Vectors<T, kWidth> vectors;
+  vectors.load(row_logits, vocab, blockIdx.x);
+  const int slot = row_ids[blockIdx.y];
+  const bool describes = blockIdx.x == 0;  // the row to the launches that follow
   if (slot < 0) {
-    if (threadIdx.x == 0) token_ids[row] = 0;
+    if (describes && threadIdx.x == 0) work.request = Request{};
     return;
   }
-  const float* logits = adjusted + static_cast<long long>(row) * vocab;
-  const Extent extent = row_extent<float, kWidth>(logits, vocab);
-  int token = extent.is_broken() ? -1 : extent.top_id;
-  const bool is_drawn = temperature[slot] >= 1e-5f && top_k[slot] != 1;
+  int* counts = token_counts + static_cast<long long>(slot) * vocab;
+  const int* biased = bias_ids + static_cast<long long>(slot) * max_bias;
+  const float repetition = repetition_penalty[slot];
+  const float presence = presence_penalty[slot], frequency = frequency_penalty[slot];
+  const bool is_penalised = repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
+  const int position = sample_positions[blockIdx.y];
+  Row<T> row;
+  row.logits = row_logits;
+  row.token_counts = is_penalised ? counts : nullptr;
+  row.bias_ids = biased[0] >= 0 ? biased : nullptr;
+  row.bias_values = bias_values + static_cast<long long>(slot) * max_bias;
+  row.stop_ids = position < min_position[slot]
+                     ? stop_ids + static_cast<long long>(slot) * max_stop_ids
+                     : nullptr;
+  row.repetition = repetition;
+  row.presence = presence;
+  row.frequency = frequency;
+  row.vocab = vocab;
+  row.max_bias = max_bias;
+  row.max_stop_ids = max_stop_ids;
 
-  if (token >= 0 && is_drawn) {
+  if (describes) {
+    const int k = top_k[slot];
+    const bool is_drawn = temperature[slot] >= 1e-5f && k != 1;
     if (threadIdx.x == 0) {
-      const PhiloxWords counter = {{static_cast<unsigned>(sample_positions[row]),
-                                    static_cast<unsigned>(sample_index[slot]), kUseSample, 0}};
-      const PhiloxWords words = philox4x32_10(counter, seeds[2 * slot], seeds[2 * slot + 1]);
-      parameters =
-          draw_parameters(extent, temperature[slot], top_k[slot], top_p[slot], min_p[slot], words);
+      unsigned draw = 0;
+      if (is_drawn) {
+        const PhiloxWords counter = {{static_cast<unsigned>(position),
+                                      static_cast<unsigned>(sample_index[slot]), kUseSample, 0}};
+        draw = philox4x32_10(counter, seeds[2 * slot], seeds[2 * slot + 1]).w[0] >> 8;
+      }
+      work.row = row;
+      work.request = {count_tokens[slot] != 0 ? counts : nullptr,
+                      1,
+                      is_drawn,
+                      k,
+                      temperature[slot],
+                      top_p[slot],
+                      min_p[slot],
+                      draw,
+                      0};
+      work.num_candidates = 0;
+    }
+    if (is_drawn && threadIdx.x < kBins) {
+      work.bin_weights[threadIdx.x] = 0;
+      work.bin_counts[threadIdx.x] = 0;
+    }
+  }
+  for_each_chunk_ahead(
+      row, vectors, [&](const Chunk<T, kWidth>& chunk) { work.extents.set(chunk); });
+}
+
+// The logit below which neither top_k's nor top_p's prefix ends, unless the distribution is odd;
+// what is below it is one bin. All threads of the block call it.
+__device__ __forceinline__ float filter_floor(
+    const Request& request, Extent own, Extent extent, int vocab) {
+  if (request.top_k > 0) return floor_of_first(request.top_k, own.top_key, extent);
+  const float peak = key_logit(extent.top_key), t = request.temperature;
+  // Tokens that each weigh less than (1 - top_p) / vocab of the total cannot fill the part that is
+  // cut off, so the prefix ends before them. The groups' likeliest tokens are a part of the total.
+  float weight = 0.0f;
+  if (own.top_key > -kInfinityKey) weight = expf(__fdividef(key_logit(own.top_key) - peak, t));
+  const float total = fmaxf(block_sum<kThreads>(weight), 1.0f);
+  const float log_share = logf((1.0f - request.top_p) * total / static_cast<float>(vocab));
+  return peak + t * log_share;
+}
+
+__device__ __forceinline__ Draw drawing(const Request& request, Extent extent, float floor) {
+  Draw draw;
+  const float peak = key_logit(extent.top_key), t = request.temperature;
+  // log2(e) / temperature to some 48 bits: a float64 division would spill registers.
+  const double inverse = __fdividef(1.0f, t);
+  const double scale = 1.4426950408889634 * inverse * (2.0 - t * inverse);
+  draw.is_drawn = 1;
+  draw.is_filtered = request.top_k > 0 || request.top_p < 1.0f;
+  draw.weight.peak = peak;
+  draw.weight.scale_high = static_cast<float>(scale);
+  draw.weight.scale_low = static_cast<float>(scale - draw.weight.scale_high);
+  draw.min_logit = key_logit(-kInfinityKey);
+  if (request.min_p > 0.0f) {
+    const double threshold = peak + t * log(static_cast<double>(request.min_p));
+    const float rounded = static_cast<float>(threshold);
+    draw.min_logit = key_logit(order_key(rounded) + (rounded < threshold ? 1 : 0));
+  }
+  // The floor is not in the last bin: a prefix may end there, and below it are most tokens.
+  const float span = peak - fmaxf(floor, key_logit(extent.bottom_key));
+  const float places_scale = __fdividef(kBins - 8.0f, span);
+  draw.places.peak = peak;
+  draw.places.scale = span > 0.0f && places_scale < 1e30f ? places_scale : 0.0f;
+  return draw;
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kWidth > 4 ? 2 : 1)
+    sample_bins(unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+  __shared__ Draw shared_draw;
+  __shared__ BinSums weights;
+  __shared__ unsigned counts[kBins];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
+  const Request request = work.request;
+  const bool is_filtered = request.top_k > 0 || request.top_p < 1.0f;
+  if (!request.is_drawn || (!is_filtered && blockIdx.x > 0)) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) work.draw.is_drawn = 0;
+    return;
+  }
+  const Row<T>& row = work.row;  // by reference: to hold it would take registers
+  const int vocab = row.vocab;
+  const Extent own = work.extents.own(row.num_chunks());
+  const Extent extent = block_extent(own);
+  if (extent.is_broken()) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) work.draw.is_drawn = 0;
+    return;
+  }
+  const float floor = is_filtered ? filter_floor(request, own, extent, vocab) : 0.0f;
+  if (threadIdx.x == 0) {
+    shared_draw = drawing(request, extent, floor);
+    if (blockIdx.x == 0) work.draw = shared_draw;
+  }
+  if (!is_filtered) return;
+  weights.clear();
+  if (threadIdx.x < kBins) counts[threadIdx.x] = 0;
+  __syncthreads();
+  const Draw draw = shared_draw;
+  const bool has_counts = request.top_k > 0, has_weights = request.top_p < 1.0f;
+
+  Sum bin_weight = 0;  // of the bin that is this thread's
+  for_each_chunk<T, kWidth>(row, [&](const Chunk<T, kWidth>& chunk) {
+    Fixed rest = {0, 0};  // of the last bin, which most tokens are in
+    int rest_count = 0;
+    chunk.visit([&](float logit, int, int) {
+      if (logit < draw.min_logit) return;
+      const int bin = Places::bin(draw.places(logit));
+      const bool is_rest = bin == kBins - 1;
+      if (has_counts) {
+        if (is_rest) {
+          ++rest_count;
+        } else {
+          atomicAdd(&counts[bin], 1u);
+        }
+      }
+      if (has_weights) {
+        const Fixed term = draw.weight(logit);
+        if (is_rest) {
+          rest.add(term);
+        } else {
+          weights.add(bin, term);
+        }
+      }
+    });
+    rest = warp_sum(rest);
+    rest_count = __reduce_add_sync(kAllLanes, rest_count);
+    if (lane_index() == 0) {
+      weights.add(kBins - 1, rest);
+      if (rest_count > 0) atomicAdd(&counts[kBins - 1], static_cast<unsigned>(rest_count));
     }
     __syncthreads();
-    Prefix kept = parameters.min_p;
-    if (parameters.top_k > 0) {
-      auto goal = [&](Sum) { return static_cast<Sum>(parameters.top_k); };
-      kept = shortest_prefix<float, kWidth>(
-          logits, vocab, extent, kept, parameters.top_k_span, CountOne{}, goal, scratch);
+    if (threadIdx.x < kBins) bin_weight += weights.take(threadIdx.x);
+    __syncthreads();
+  });
+  if (threadIdx.x < kBins) {
+    const unsigned count = counts[threadIdx.x];
+    if (bin_weight != 0) atomicAdd(&work.bin_weights[threadIdx.x], bin_weight);
+    if (count != 0) atomicAdd(&work.bin_counts[threadIdx.x], count);
+  }
+}
+
+// Finds the bins in which the prefixes end. All threads of the block call it.
+template <typename T>
+__device__ __forceinline__ Ends find_ends(const RowWork<T>& work) {
+  __shared__ Ends ends;
+  const int bin = threadIdx.x, k = work.request.top_k;
+  const float top_p = work.request.top_p;
+  if (threadIdx.x == 0) ends = {kBins, kBins, kBins, 0, 0, 0};
+  const Sum weight = bin < kBins ? work.bin_weights[bin] : Sum(0);
+  const Scan sums = block_scan<kThreads>(weight);  // its barriers: the ends are set
+  Sum least = sums.total, most = sums.total;       // that top_k keeps
+  if (k > 0) {
+    const Sum count = bin < kBins ? work.bin_counts[bin] : 0u;
+    const Sum reached = block_scan<kThreads>(count).reached;
+    if (reached >= k && reached - count < k) {
+      ends.k_bin = bin;
+      ends.k_left = static_cast<unsigned>(k - (reached - count));
+      ends.k_before = sums.reached - weight;
+      ends.before = sums.reached;
     }
-    const Weight weight = parameters.weight;
-    if (parameters.top_p < 1.0f) {
-      auto goal = [&](Sum total) {
-        const Sum wanted = static_cast<Sum>(ceil(static_cast<double>(parameters.top_p) * total));
-        return wanted > 0 ? wanted : Sum(1);
-      };
-      kept = shortest_prefix<float, kWidth>(
-          logits, vocab, extent, kept, parameters.top_p_span, weight, goal, scratch);
+    __syncthreads();
+    if (ends.k_bin < kBins) {
+      least = ends.k_before;
+      most = ends.before;
     }
-    token = lowest_id_above<float, kWidth>(
-        logits, vocab, scratch.sums,
-        [&](float logit, int id) {
-          return kept.holds(order_key(logit), id) ? weight(logit) : Fixed{0, 0};
+    __syncthreads();
+  }
+  if (top_p < 1.0f) {
+    const Sum before = sums.reached - weight;
+    const Sum first = share_of_prefix(least, top_p), last = share_of_prefix(most, top_p);
+    if (before < first && sums.reached >= first) {
+      ends.first = bin;
+      ends.before = before;
+    }
+    if (before < last && sums.reached >= last) ends.last = bin;
+    __syncthreads();
+  }
+  return ends;
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
+    sample_candidates(unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
+  if (!work.draw.is_drawn) return;
+  const Draw draw = work.draw;
+  const Row<T>& row = work.row;
+  const int vocab = row.vocab;
+  Ends ends = {kBins, kBins, kBins, 0, 0, 0};
+  if (draw.is_filtered) {
+    ends = find_ends(work);
+    if (blockIdx.x == 0 && threadIdx.x == 0) work.ends = ends;
+  }
+  // Kept before `kept_end`; candidates from there up to `top_p_end`, and in top_k's last bin.
+  const float kept_end = Places::edge(min(ends.first, ends.k_bin));
+  const float top_p_end = ends.first < kBins ? Places::edge(ends.last + 1) : 0.0f;
+  const float k_begin = Places::edge(ends.k_bin), k_end = Places::edge(ends.k_bin + 1);
+
+  for_each_chunk<T, kWidth>(row, [&](const Chunk<T, kWidth>& chunk) {
+    Fixed kept = {0, 0};
+    unsigned chosen = 0;
+    chunk.visit([&](float logit, int, int i) {
+      if (logit < draw.min_logit) return;
+      const float place = draw.places(logit);
+      if (place < kept_end) {
+        kept.add(draw.weight(logit));
+      } else if (place < top_p_end || (place >= k_begin && place < k_end)) {
+        chosen |= 1u << i;
+      }
+    });
+    kept = warp_sum(kept);
+    if (lane_index() == 0) work.group_sums[chunk.index * kGroups + warp_index()] = kept.joined();
+    append_candidates(chunk, chosen, &work.num_candidates, work.candidates);
+  });
+}
+
+// What the filters keep, from the candidates, with their weights added to the chunks' sums.
+template <typename T>
+__device__ __forceinline__ Prefix
+end_of_filters(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
+  const Request& request = work.request;
+  const Ends ends = work.ends;
+  const int count = work.num_candidates;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += kThreads) s.candidates[i] = work.candidates[i];
+  sort_candidates(s, count);
+  const auto weight_of = [&](int i) {
+    return draw.weight(key_logit(candidate_key(s.candidates[i])));
+  };
+  Prefix kept = {order_key(draw.min_logit), kHighestInt};
+  Sum total = 0;
+  if (ends.k_bin < kBins) {
+    const int first = count - static_cast<int>(work.bin_counts[ends.k_bin]);
+    const int end = first + static_cast<int>(ends.k_left) - 1;
+    kept = up_to_candidate(s.candidates[end]);
+    Sum own = 0;
+#pragma unroll 1
+    for (int i = first + threadIdx.x; i <= end; i += kThreads) own += weight_of(i).joined();
+    total = ends.k_before + block_scan<kThreads>(own).total;
+  } else {
+    total = block_scan<kThreads>(threadIdx.x < kBins ? work.bin_weights[threadIdx.x] : 0).total;
+  }
+  if (request.top_p < 1.0f) {
+    const Sum wanted = share_of_prefix(total, request.top_p);
+    const int end = end_in_candidates(count, ends.before, wanted, draw.weight, s);
+    kept = up_to_candidate(s.candidates[end]);
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const Sum candidate = s.candidates[i];
+    const int id = candidate_id(candidate);
+    if (kept.holds(candidate_key(candidate), id)) {
+      const Fixed term = weight_of(i);
+      atomicAdd(&s.chunk_high[id / kChunk], term.high);
+      atomicAdd(&s.chunk_low[id / kChunk], term.low);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < kMaxChunks) {
+    const Fixed added = {s.chunk_high[threadIdx.x], s.chunk_low[threadIdx.x]};
+    s.chunk_sums[threadIdx.x] += added.joined();
+  }
+  __syncthreads();
+  return kept;
+}
+
+// The same for a row with more candidates than are sorted, and its chunks' sums.
+template <typename T, int kWidth>
+__device__ __forceinline__ Prefix
+end_of_filters_in_row(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
+  const Row<T>& row = work.row;
+  const Extent extent = block_extent(work.extents.own(row.num_chunks()));
+  const int top_k = work.request.top_k;
+  const float top_p = work.request.top_p;
+  Prefix kept = {order_key(draw.min_logit), kHighestInt};
+#pragma unroll 1  // both filters in one copy of the code
+  for (int filter = 0; filter < 2; ++filter) {
+    const bool is_top_k = filter == 0;
+    if (is_top_k ? top_k <= 0 : top_p >= 1.0f) continue;
+    kept = shortest_prefix<T, kWidth>(
+        row, kept, extent, [&](float logit) { return is_top_k ? Fixed{0, 1} : draw.weight(logit); },
+        [&](Sum total) {
+          return is_top_k ? static_cast<Sum>(top_k) : share_of_prefix(total, top_p);
         },
-        [&](Sum total) { return share(total, parameters.draw); });
+        s);
+  }
+  sum_chunks<T, kWidth>(
+      row,
+      [&](float logit, int id) {
+        return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
+      },
+      s);
+  return kept;
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, 1) sample_draw(
+    int* __restrict__ token_ids,              // [rows]
+    unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+  extern __shared__ __align__(16) unsigned char smem[];
+  RowScratch& s = *reinterpret_cast<RowScratch*>(smem);
+  wait_for_previous_kernel();
+  RowWork<T>& work = work_of<T>(workspace, blockIdx.x);
+  if (!work.request.is_live) {
+    if (threadIdx.x == 0) token_ids[blockIdx.x] = 0;
+    return;
+  }
+  int token;
+  const int num_chunks = work.row.num_chunks();
+  if (!work.draw.is_drawn) {
+    const Extent extent = block_extent(work.extents.own(num_chunks));
+    token = extent.is_broken() ? -1 : extent.top_id;
+  } else {
+    const Draw& draw = work.draw;
+    Prefix kept = {order_key(draw.min_logit), kHighestInt};
+    if (draw.is_filtered && work.num_candidates > kMaxCandidates) {
+      kept = end_of_filters_in_row<T, kWidth>(work, draw, s);
+    } else {
+      const int group = threadIdx.x, chunk = group / kGroups;
+      Sum sum = group < num_chunks * kGroups ? work.group_sums[group] : Sum(0);
+#pragma unroll
+      for (int offset = kGroups / 2; offset > 0; offset >>= 1) {
+        sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      }
+      if (group % kGroups == 0) {
+        s.chunk_sums[chunk] = sum;
+        s.chunk_high[chunk] = s.chunk_low[chunk] = 0;
+      }
+      __syncthreads();
+      if (draw.is_filtered) kept = end_of_filters(work, draw, s);
+    }
+    const unsigned u = work.request.draw;
+    token = lowest_id_above<T, kWidth>(
+        work.row,
+        [&](float logit, int id) {
+          return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
+        },
+        [&](Sum total) { return share_of_draw(total, u); }, s);
   }
   if (threadIdx.x == 0) {
-    token_ids[row] = token;
-    if (token >= 0 && count_tokens[slot] != 0) {
-      atomicAdd(&token_counts[static_cast<long long>(slot) * vocab + token], 1);
-    }
+    token_ids[blockIdx.x] = token;
+    int* counted = work.request.counted;
+    if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);
   }
 }

@@ -1,6 +1,6 @@
 """Sampling: the token where the kept tokens' cumulative probability first exceeds a random number.
 
-With ``l`` a row of adjusted logits, ``T`` its temperature and ``m = max(l)``:
+With ``l`` a row of logits after biases, bans and penalties (``adjust_logits.py``), ``T`` its temperature and ``m = max(l)``:
 
     w[i] = exp((l[i] - m) / T)              weight; over a sum of weights, a probability
     min_p: keep l[i] >= m + T * log(min_p)  that is w[i] >= min_p: relative to the likeliest
@@ -21,7 +21,7 @@ nothing; its logits may hold anything.
 
 Rounding: the threshold of min_p in float64, compared exactly; weights in float32, summed in float32
 in blocks of 256 tokens, and the sums of blocks in float64. The GPU rounds each weight to a multiple
-of 2^-38 and adds without error. Both are within some 1e-7 of the exact sums, relative to the total
+of 2^-38 and adds without error, so it gives a row the same token in any batch. Both are within some 1e-7 of the exact sums, relative to the total
 (one long float32 chain is not: over a large vocabulary it drifts by up to 1e-3). So two devices can
 choose different tokens only where u or top_p is within 1e-6 of a cumulative probability.
 
@@ -38,17 +38,35 @@ from typing import Literal
 
 import numpy as np
 
-from cugraphs.kernel import Access, Array, Axes, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    WORKSPACE,
+    Access,
+    Array,
+    Axes,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
 
-from .launch_shapes import vector_width
+from .adjust_logits import adjust_logits
 from .philox import USE_SAMPLE, philox4x32_10, uniform
 from .precision import quiet
-from .row_order import ROW_THREADS, SCRATCH_BYTES, check_vocab
+from .row_order import (
+    SCRATCH_BYTES,
+    THREADS,
+    blocks_per_row,
+    check_vocab,
+    row_width,
+)
 from .sampling_cases import SAMPLE_BENCHMARKS, SAMPLE_CASES
 
 GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
 _BLOCK = 256  # tokens whose weights are added in float32
+_WORK_BYTES = 47 * 1024  # of a row: sizeof(RowWork), rounded up
 
 Side = Literal["left", "right"]
 
@@ -56,9 +74,16 @@ Side = Literal["left", "right"]
 @quiet
 def reference(
     token_counts: Array,
-    adjusted: Array,
+    logits: Array,
     row_ids: Array,
     sample_positions: Array,
+    repetition_penalty: Array,
+    presence_penalty: Array,
+    frequency_penalty: Array,
+    bias_ids: Array,
+    bias_values: Array,
+    stop_ids: Array,
+    min_position: Array,
     temperature: Array,
     top_k: Array,
     top_p: Array,
@@ -70,10 +95,19 @@ def reference(
     """Choose a token for each live row, and count it where the row's sequence counts tokens.
 
     Args:
-        token_counts: int32 [slots, vocab], modified: one is added at [slot, token].
-        adjusted: float32 [rows, vocab]; logits after biases and penalties.
-        row_ids: int32 [rows]; the sequence's slot, -1 in dead rows.
+        token_counts: int32 [slots, vocab], modified: one is added at [slot, token]. Bits 0 to 29:
+            times the token was generated; bit 30: it is in the prompt. Bit 31 is 0.
+        logits: T [rows, vocab].
+        row_ids: int32 [rows]; the sequence's slot, -1 in dead rows. No slot that counts its tokens
+            is there twice.
         sample_positions: int32 [rows]; position of the sampled token in its sequence.
+        repetition_penalty: float32 [slots], above 0; 1 is neutral.
+        presence_penalty: float32 [slots]; 0 is neutral.
+        frequency_penalty: float32 [slots]; 0 is neutral.
+        bias_ids: int32 [slots, max_bias]; distinct ids, packed at the front, then -1.
+        bias_values: float32 [slots, max_bias].
+        stop_ids: int32 [slots, max_stop_ids]; packed at the front, then -1.
+        min_position: int32 [slots]; first position at which a stop id may stand.
         temperature: float32 [slots]; below 1e-5 is greedy.
         top_k: int32 [slots]; 0 is off.
         top_p: float32 [slots], in (0, 1]; 1 is off.
@@ -89,6 +123,19 @@ def reference(
     rows = np.flatnonzero(row_ids >= 0)
     if not rows.size:
         return (token_ids,)
+    adjusted = adjust_logits(
+        logits,
+        row_ids,
+        sample_positions,
+        token_counts,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        bias_ids,
+        bias_values,
+        stop_ids,
+        min_position,
+    )
     slots = row_ids[rows]
     temperatures, ks = temperature[slots], top_k[slots]
     is_drawn = (temperatures >= GREEDY_BELOW_TEMPERATURE) & (ks != 1)
@@ -232,12 +279,19 @@ def _first(weights: Array, cumulative: Array, target: float, *, side: Side) -> i
 
 
 def check(axes: Axes) -> None:
-    """There is a token to sample, and a seed of 64 bits.
+    """There is a token to sample, the lists have room for an entry, and a seed has 64 bits.
 
     Raises:
-        ValueError: vocab is out of range, or a seed has another number of words than 2.
+        ValueError: vocab is out of range, max_bias or max_stop_ids is 0, or a seed has another
+            number of words than 2.
     """
     check_vocab("sample", axes["vocab"])
+    for axis in ("max_bias", "max_stop_ids"):
+        if axes[axis] < 1:
+            raise ValueError(
+                f"sample: axis {axis!r} is {axes[axis]}, expected at least 1; "
+                "fill unused entries with -1"
+            )
     if axes["words"] != 2:
         raise ValueError(
             f"sample: axis 'words' of seeds is {axes['words']}, expected 2: the low word of a "
@@ -246,34 +300,80 @@ def check(axes: Axes) -> None:
 
 
 def cost(axes: Axes, dtype: str) -> Cost:
-    """Every logit is read once: subtract, divide, exp and add are 4 flops each; no row counts."""
+    """Rows without penalties: every logit is read once; subtract, divide, exp and add, 4 flops."""
     rows, vocab = axes["rows"], axes["vocab"]
-    row_bytes = 3 * 4 + 4 * 4 + 8 + 2 * 4  # row inputs and token, filters, seed, index and count
-    return Cost(rows * (4 * vocab + row_bytes), 4 * rows * vocab)
+    # Row inputs and token; penalties, first bias id and min_position; filters; seed, index, count.
+    row_bytes = 3 * 4 + 5 * 4 + 4 * 4 + 8 + 2 * 4
+    return Cost(rows * (DTYPES[dtype].itemsize * vocab + row_bytes), 4 * rows * vocab)
+
+
+def workspace(axes: Axes, dtype: str) -> int:
+    """What the launches hand on of each row."""
+    return axes["rows"] * _WORK_BYTES
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """One block a row."""
-    vocab = axes["vocab"]
+    """Three launches in which blocks share the chunks of a row; in the last a block has a row."""
+    rows, vocab = axes["rows"], axes["vocab"]
+    template = f"<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>"
+    grid = (blocks_per_row(rows, vocab), rows, 1)
+    sizes = tuple(np.int32(axes[axis]) for axis in ("vocab", "max_bias", "max_stop_ids"))
+    given = ("logits", "row_ids", "sample_positions", "token_counts", *_SLOT_OPERANDS, WORKSPACE)
     return (
+        Launch(f"sample_extents{template}", grid, THREADS, sizes, given),
+        Launch(f"sample_bins{template}", grid, THREADS, (), (WORKSPACE,), programmatic=True),
         Launch(
-            function=f"sample<{vector_width('float32', vocab)}>",
-            grid=(axes["rows"], 1, 1),
-            block=ROW_THREADS,
-            scalars=(np.int32(vocab),),
+            f"sample_candidates{template}",
+            grid,
+            THREADS,
+            (),
+            (WORKSPACE,),
+            programmatic=True,
+        ),
+        Launch(
+            f"sample_draw{template}",
+            (rows, 1, 1),
+            THREADS,
+            (),
+            ("token_ids", WORKSPACE),
             shared_bytes=SCRATCH_BYTES,
+            programmatic=True,
         ),
     )
 
+
+_SLOT_OPERANDS = (
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "bias_ids",
+    "bias_values",
+    "stop_ids",
+    "min_position",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seeds",
+    "sample_index",
+    "count_tokens",
+)
 
 SAMPLE = Kernel(
     name="sample",
     operands=(
         Operand("token_ids", ("rows",), "int32", Access.WRITE),
         Operand("token_counts", ("slots", "vocab"), "int32", Access.UPDATE),
-        Operand("adjusted", ("rows", "vocab"), "float32"),
+        Operand("logits", ("rows", "vocab"), "T"),
         Operand("row_ids", ("rows",), "int32"),
         Operand("sample_positions", ("rows",), "int32"),
+        Operand("repetition_penalty", ("slots",), "float32"),
+        Operand("presence_penalty", ("slots",), "float32"),
+        Operand("frequency_penalty", ("slots",), "float32"),
+        Operand("bias_ids", ("slots", "max_bias"), "int32"),
+        Operand("bias_values", ("slots", "max_bias"), "float32"),
+        Operand("stop_ids", ("slots", "max_stop_ids"), "int32"),
+        Operand("min_position", ("slots",), "int32"),
         Operand("temperature", ("slots",), "float32"),
         Operand("top_k", ("slots",), "int32"),
         Operand("top_p", ("slots",), "float32"),
@@ -287,6 +387,7 @@ SAMPLE = Kernel(
     check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     cases=SAMPLE_CASES,
     benchmarks=SAMPLE_BENCHMARKS,
 )

@@ -1,4 +1,4 @@
-"""Inputs that every form of SAMPLE is proven on: filters alone and together, ties, broken rows."""
+"""Inputs that every form of SAMPLE is proven on: adjustments, filters, ties, broken rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from cugraphs.kernel import Array, Case
 
+from .adjust_logits import PROMPT_BIT
 from .benchmark_sizes import VOCAB
 from .case_arrays import normal
 
@@ -27,6 +28,11 @@ def _case(
     banned: float = 0.0,
     peak: float = 1.0,
     broken: bool = False,
+    repetition: Sequence[float] = (1.0,),
+    presence: Sequence[float] = (0.0,),
+    frequency: Sequence[float] = (0.0,),
+    biases: int = 0,
+    stops: int = 0,
 ) -> Case:
     """Make 12 rows over 8 slots, 4 of them dead; the parameters repeat over the slots.
 
@@ -42,6 +48,11 @@ def _case(
         banned: share of the tokens that have a logit of -inf.
         peak: logit of one token, the same in all rows.
         broken: give some live rows NaN, +inf or only -inf.
+        repetition: penalty of slots 0, 1, ...
+        presence: likewise.
+        frequency: likewise.
+        biases: most biased tokens of a slot, of a capacity of 16.
+        stops: most stop ids of a slot, of a capacity of 5; about half the rows are short.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
@@ -64,11 +75,28 @@ def _case(
         def per_slot(values: Sequence[float], dtype: type[np.generic]) -> Array:
             return np.resize(np.array(values, dtype), slots)
 
+        def lists(capacity: int, most: int) -> Array:
+            ids = np.full((slots, capacity), -1, np.int32)
+            for slot in range(slots):
+                used = int(rng.integers(min(most, vocab) + 1))
+                ids[slot, :used] = rng.permutation(vocab)[:used]
+            return ids
+
+        counts = rng.integers(1, 9, size=(slots, vocab))
+        counts[rng.random((slots, vocab)) < 0.7] = 0
+        counts[rng.random((slots, vocab)) < 0.3] |= PROMPT_BIT
         return (
-            rng.integers(5, size=(slots, vocab), dtype=np.int32),
-            logits,
+            counts.astype(np.int32),
+            logits.astype(dtype),
             row_ids,
             rng.integers(100_000, size=rows, dtype=np.int32),
+            per_slot(repetition, np.float32),
+            per_slot(presence, np.float32),
+            per_slot(frequency, np.float32),
+            lists(16, biases),
+            rng.uniform(-5, 5, size=(slots, 16)).astype(np.float32),
+            lists(5, stops),
+            np.full(slots, 50_000 if stops else 0, np.int32),
             per_slot(temperature, np.float32),
             per_slot(top_k, np.int32),
             per_slot(top_p, np.float32),
@@ -85,7 +113,7 @@ def _at_min_p(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ..
     """All tokens but one have the float32 next to where min_p cuts: above it, or just below it."""
     case = _case("", 1000, temperature=(0.7, 1.0, 1.9), min_p=(0.5, 0.3, 0.05, 0.8))
     arrays = case.make(rng, dtype)
-    logits, row_ids, temperature, min_p = arrays[1], arrays[2], arrays[4], arrays[7]
+    logits, row_ids, temperature, min_p = arrays[1], arrays[2], arrays[11], arrays[14]
     for row in np.flatnonzero(row_ids >= 0).tolist():
         slot = row_ids[row]
         logits[row] = 1.0 + float(temperature[slot]) * math.log(min_p[slot])
@@ -132,23 +160,73 @@ SAMPLE_CASES = (
         top_k=(0, 9_000, 5_000),
         top_p=(0.6, 1.0, 0.9),
     ),
+    # The first token of a row that is greedy shows what became of its logit.
+    _case("bias", 1000, temperature=(0.0, 1.0), biases=16),
+    _case("stops", 1000, temperature=(0.0, 1.0), stops=5),
+    _case("repetition", 1000, temperature=(0.0, 1.0), repetition=(1.0, 1.3, 0.5)),
+    _case("presence", 1000, temperature=(0.0, 1.0), presence=(0.0, 1.5, -2.0)),
+    _case("frequency", 1000, temperature=(0.0, 1.0), frequency=(0.0, 0.1, -0.7)),
+    _case(
+        "everything",
+        1000,
+        temperature=(0.0, 0.6, 1.0, 1.5),
+        top_k=(0, 50, 20),
+        top_p=(0.95, 1.0, 0.8),
+        min_p=(0.0, 0.05),
+        repetition=(1.0, 1.1),
+        presence=(0.0, 0.3, -0.3),
+        frequency=(0.0, 0.0, 0.2, -0.2),
+        biases=16,
+        stops=5,
+        banned=0.1,
+    ),
+    _case("one_token_penalised", 1, repetition=(1.2,), presence=(0.5,), biases=1),
+    _case("two_tokens_stopped", 2, repetition=(1.2, 1.0), biases=2, stops=1),
+    _case("odd_vocab_penalised", 33, repetition=(1.2, 1.0), frequency=(0.1,), biases=16, stops=5),
+    # A row of several chunks, the last of them short.
+    _case(
+        "several_chunks",
+        20_008,
+        temperature=(0.0, 0.7, 1.0),
+        top_k=(0, 30),
+        top_p=(0.9, 1.0, 0.99),
+        repetition=(1.0, 1.2),
+        biases=16,
+        stops=5,
+    ),
+    # Rows whose prefixes end in other bins than their number of candidates, or a group's top, says.
+    _case(
+        "top_k_of_many",
+        20_008,
+        top_k=(900, 3_000, 12_000, 20_000),
+        top_p=(1.0, 0.9, 0.5),
+        min_p=(0.0, 1e-3),
+    ),
 )
 
 
-def _full_batch(name: str, temperature: float, top_p: float = 1.0) -> Case:
+def _full_batch(name: str, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Case:
     """64 live rows over a vocabulary of real size, all with the same parameters."""
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         rows = 64
+        none, zeros = np.full((rows, 1), -1, np.int32), np.zeros(rows, np.float32)
         return (
             np.zeros((rows, VOCAB), np.int32),
-            normal(rng, np.dtype(np.float32), (rows, VOCAB), 3.0),
+            normal(rng, dtype, (rows, VOCAB), 3.0),
             np.arange(rows, dtype=np.int32),
             rng.integers(100_000, size=rows, dtype=np.int32),
-            np.full(rows, temperature, np.float32),
+            np.ones(rows, np.float32),
+            zeros,
+            zeros,
+            none,
+            np.zeros((rows, 1), np.float32),
+            none,
             np.zeros(rows, np.int32),
+            np.full(rows, temperature, np.float32),
+            np.full(rows, top_k, np.int32),
             np.full(rows, top_p, np.float32),
-            np.zeros(rows, np.float32),
+            zeros,
             rng.integers(2**32, size=(rows, 2), dtype=np.uint32),
             np.zeros(rows, np.int32),
             np.zeros(rows, np.int32),
@@ -161,4 +239,5 @@ SAMPLE_BENCHMARKS = (
     _full_batch("64x128256_greedy", temperature=0.0),
     _full_batch("64x128256_no_filter", temperature=0.8),
     _full_batch("64x128256_top_p", temperature=0.8, top_p=0.9),
+    _full_batch("64x128256_top_k_top_p", temperature=0.8, top_p=0.9, top_k=50),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cugraphs.kernels import (
     ADD,
-    ADJUST_LOGITS,
     EMBEDDING,
     LINEAR,
     LOGPROBS,
@@ -105,10 +104,10 @@ class Llama:
         rows = (inputs.row_ids, inputs.sample_positions)
         penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
         bias_and_stops = (s.bias_ids, s.bias_values, s.stop_ids, s.min_position)
-        adjusted = t.call(ADJUST_LOGITS, logits, *rows, s.token_counts, *penalties, *bias_and_stops)
         filters = (s.temperature, s.top_k, s.top_p, s.min_p)
         draw = (s.seeds, s.sample_index, s.count_tokens)
-        token_ids = t.call(SAMPLE, s.token_counts, adjusted, *rows, *filters, *draw)
+        asked = (*penalties, *bias_and_stops, *filters, *draw)
+        token_ids = t.call(SAMPLE, s.token_counts, logits, *rows, *asked)
         wanted = (inputs.target_ids, inputs.num_logprobs)
         logprobs = t.call_tuple(LOGPROBS, logits, token_ids, *wanted, max_logprobs=MAX_LOGPROBS)
         return StepOutputs(logits, token_ids, *logprobs)

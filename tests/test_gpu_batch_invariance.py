@@ -45,6 +45,26 @@ def test_rows_of_a_matrix_product(in_features, out_features, dtype):
         assert part.tobytes() == expected.tobytes(), f"{count} rows from {first}"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_rows_of_a_product_in_several_launches(dtype):
+    """Sums of parts of 2,300 tokens do not fit into the workspace at once."""
+    from cugraphs.gpu_runs import run_on_gpu
+
+    axes = {"tokens": 2300, "in_features": 4096, "out_features": 4096}
+    attrs = {"batch_invariant": True}
+    assert len(LINEAR.launches(axes, dtype, **attrs)) > 2
+    rng = np.random.default_rng(0)
+    x, weight, bias = (
+        rng.standard_normal(shape, np.float32).astype(DTYPES[dtype])
+        for shape in ((2300, 4096), (4096, 4096), (4096,))
+    )
+    (whole,) = run_on_gpu(LINEAR, [x, weight, bias], attrs)
+    for first, count in ((0, 1), (2299, 1), (1016, 16), (2000, 64), (70, 1200)):
+        rows = slice(first, first + count)
+        (part,) = run_on_gpu(LINEAR, [x[rows], weight, bias], attrs)
+        assert part.tobytes() == whole[rows].tobytes(), f"{count} rows from {first}"
+
+
 @pytest.fixture(scope="module")
 def device():
     from cugraphs.cuda_device import CudaDevice

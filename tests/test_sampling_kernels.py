@@ -1,5 +1,6 @@
-"""ADJUST_LOGITS, SAMPLE and LOGPROBS against plain loops, brute force and known distributions."""
+"""SAMPLE, its adjustments of the logits, and LOGPROBS against plain loops, brute force and known distributions."""
 
+import inspect
 import math
 from itertools import product
 
@@ -10,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cugraphs.kernel import Access, ArrayType
-from cugraphs.kernels.adjust_logits import ADJUST_LOGITS, PROMPT_BIT
+from cugraphs.kernels.adjust_logits import PROMPT_BIT, adjust_logits
 from cugraphs.kernels.logprobs import LOGPROBS
 from cugraphs.kernels.sample import GREEDY_BELOW_TEMPERATURE, SAMPLE, uniforms
 from cugraphs.sampling_params import GREEDY_BELOW_TEMPERATURE as GREEDY_BELOW_OF_PARAMS
 
-KERNELS = (ADJUST_LOGITS, SAMPLE, LOGPROBS)
+KERNELS = (SAMPLE, LOGPROBS)
 CASES = [(kernel, case) for kernel in KERNELS for case in kernel.cases]
 DTYPES = ("float32", "bfloat16", "float16")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -55,7 +56,7 @@ def assert_same_bits(left, right):
     assert left.tobytes() == right.tobytes()
 
 
-# Every case of the three declarations.
+# Every case of the two declarations.
 
 
 @every_case
@@ -101,7 +102,7 @@ def test_dead_rows_may_hold_anything(kernel, case):
         dead = arrays[names.index("row_ids")] < 0
     assert dead.any()
     expected, state = run_rows(kernel, case, arrays, np.arange(12))
-    index = names.index("adjusted" if kernel is SAMPLE else "logits")
+    index = names.index("logits")
     arrays[index] = arrays[index].copy()
     arrays[index][dead] = np.float32(1e30)
     results, other_state = run_rows(kernel, case, arrays, np.arange(12))
@@ -120,14 +121,17 @@ def test_no_rows_give_no_results():
 
 
 def test_checks_name_the_axis():
-    with pytest.raises(ValueError, match="'max_bias' is 0"):
-        ADJUST_LOGITS.check({"max_bias": 0, "max_stop_ids": 1})
-    with pytest.raises(ValueError, match="'max_stop_ids' is 0"):
-        ADJUST_LOGITS.check({"max_bias": 1, "max_stop_ids": 0})
-    with pytest.raises(ValueError, match="'vocab' is 0"):
-        SAMPLE.check({"vocab": 0, "words": 2})
-    with pytest.raises(ValueError, match="'words' of seeds is 4, expected 2"):
-        SAMPLE.check({"vocab": 5, "words": 4})
+    axes = {"vocab": 5, "max_bias": 1, "max_stop_ids": 1, "words": 2}
+    SAMPLE.check(axes)
+    for axis, size, message in (
+        ("max_bias", 0, "'max_bias' is 0"),
+        ("max_stop_ids", 0, "'max_stop_ids' is 0"),
+        ("vocab", 0, "'vocab' is 0"),
+        ("vocab", 256_001, "'vocab' is 256001"),
+        ("words", 4, "'words' of seeds is 4, expected 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SAMPLE.check({**axes, axis: size})
     with pytest.raises(ValueError, match="max_logprobs is 0"):
         LOGPROBS.check({"vocab": 5}, max_logprobs=0)
     with pytest.raises(ValueError, match="'vocab' is 0"):
@@ -136,14 +140,13 @@ def test_checks_name_the_axis():
 
 def test_cost_reads_each_logit_once():
     axes = {"rows": 3, "vocab": 1000}
-    assert ADJUST_LOGITS.cost(axes, "bfloat16").bytes_accessed == 3 * (1000 * 6 + 28)
-    assert SAMPLE.cost(axes, "int32").bytes_accessed == 3 * (1000 * 4 + 44)
+    assert SAMPLE.cost(axes, "bfloat16").bytes_accessed == 3 * (1000 * 2 + 64)
     assert LOGPROBS.cost(axes, "float16", max_logprobs=20).bytes_accessed == 3 * (2000 + 180)
 
 
-# ADJUST_LOGITS.
+# Adjusted logits.
 
-ADJUST_NAMES = [operand.name for operand in ADJUST_LOGITS.supplied]
+ADJUST_NAMES = list(inspect.signature(adjust_logits).parameters)
 
 
 def adjust_inputs(logits, *, slots=1, **given):
@@ -173,8 +176,7 @@ def adjust_inputs(logits, *, slots=1, **given):
 
 
 def adjust(logits, **given):
-    (adjusted,) = ADJUST_LOGITS.reference(*adjust_inputs(logits, **given))
-    return adjusted
+    return adjust_logits(*adjust_inputs(logits, **given))
 
 
 def adjust_by_loop(
@@ -311,11 +313,23 @@ def test_adjust_equals_a_plain_loop(seed, dtype):
         stop_ids=ids(3),
         min_position=rng.integers(6, size=slots),
     )
-    (adjusted,) = ADJUST_LOGITS.reference(*inputs)
-    np.testing.assert_array_equal(adjusted, adjust_by_loop(*inputs))
+    np.testing.assert_array_equal(adjust_logits(*inputs), adjust_by_loop(*inputs))
 
 
 # SAMPLE.
+
+
+def no_adjustments(slots):
+    """Neutral penalties, no biases, and no stop ids that come too early."""
+    return (
+        np.ones(slots, np.float32),
+        np.zeros(slots, np.float32),
+        np.zeros(slots, np.float32),
+        np.full((slots, 1), -1, np.int32),
+        np.zeros((slots, 1), np.float32),
+        np.full((slots, 1), -1, np.int32),
+        np.zeros(slots, np.int32),
+    )
 
 
 def sample(
@@ -341,6 +355,7 @@ def sample(
         logits,
         np.zeros(rows, np.int32) if row_ids is None else np.array(row_ids, np.int32),
         np.arange(rows, dtype=np.int32) if positions is None else np.array(positions, np.int32),
+        *no_adjustments(1),
         np.array([temperature], np.float32),
         np.array([top_k], np.int32),
         np.array([top_p], np.float32),
@@ -647,6 +662,7 @@ def test_counts_go_up_where_they_are_kept_and_the_prompt_bit_stays():
         logits,
         np.array([0, 2, 1, -1], np.int32),
         np.arange(4, dtype=np.int32),
+        *no_adjustments(3),
         0 * one,
         np.zeros(3, np.int32),
         one,
@@ -692,6 +708,20 @@ def test_draws_are_uniform_and_independent_along_every_coordinate():
         assert abs(np.corrcoef(stream[:-1], stream[1:])[0, 1]) < 4.5 / 64
     correlations = np.corrcoef(streams) - np.eye(len(streams))
     assert np.abs(correlations).max() < 4.5 / 64
+
+
+@given(SEEDS, st.sampled_from(DTYPES))
+def test_sampling_adjusts_the_logits_and_then_draws(seed, dtype):
+    rng = np.random.default_rng(seed)
+    case = next(case for case in SAMPLE.cases if case.name == "everything")
+    counts, logits, row_ids, positions, *asked = case.make(rng, np.dtype(dtype))
+    adjusted = adjust_logits(logits, row_ids, positions, counts, *asked[:7])
+    neutral = no_adjustments(len(counts))
+    expected_counts = counts.copy()
+    expected = SAMPLE.reference(expected_counts, adjusted, row_ids, positions, *neutral, *asked[7:])
+    found = SAMPLE.reference(counts, logits, row_ids, positions, *asked)
+    assert_same_bits(found[0], expected[0])
+    assert_same_bits(counts, expected_counts)
 
 
 # LOGPROBS.
