@@ -358,14 +358,13 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("longest", Heads(2, 1, 16), [131_072]),
         decode_case("block_size_40", Heads(4, 2, 16), [17, 40, 121], block_size=40),
         decode_case("block_size_1", Heads(4, 2, 16), [17, 200], block_size=1),
-        # A part is whole units of 64 tokens, and at least two.
+        # Parts are whole units of 64 tokens, and a block's share is two or more.
         decode_case("part_edges", Heads(2, 1, 16), [127, 128, 129, 255, 256, 257, 384, 385]),
         decode_case("unequal", Heads(8, 2, 32), [1, 2100, 0, 17, 130, 600]),
         decode_case("shared_blocks", Heads(4, 2, 32), [100, 49, 300, 80], shared_blocks=2),
         decode_case("group_of_24", Heads(24, 1, 16), [50, 300]),
-        decode_case(
-            "more_items_than_blocks", Heads(4, 2, 16), [(7 * row) % 40 for row in range(300)]
-        ),
+        # More rows than a warp has lanes, and more work than blocks.
+        decode_case("many_rows", Heads(4, 2, 16), [(7 * row) % 40 for row in range(300)]),
         # So many KV heads that parts are long: every warp's ring is filled several times.
         decode_case("long_parts", Heads(128, 128, 16), [900, 5, 600]),
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),

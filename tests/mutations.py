@@ -1177,7 +1177,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "copy_tile(tile_at(n, 1), k_cache, slot);\n        cp_async_commit();",
         ),
         ("one slot for all rows of a tile", "__shfl_sync(0xffffffffu, slot, row)", "slot"),
-        ("rows of a tile are not padded", "kStride = kHeadDim + 8;", "kStride = kHeadDim;"),
         (
             "K is used before it has arrived",
             "      cp_async_wait<2 * kStages - 1>();\n      __syncwarp();\n      float scores",
@@ -1207,11 +1206,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "no barrier before the next V replaces this one",
             "      __syncwarp();\n      if (n + kStages < tiles) copy_tile(tile_at(n, 1)",
             "      if (n + kStages < tiles) copy_tile(tile_at(n, 1)",
-        ),
-        (
-            "no barrier before sums replace the ring",
-            "    cp_async_wait<0>();\n    __syncwarp();\n",
-            "    cp_async_wait<0>();\n",
         ),
         (
             "the next tile's blocks are those of this one",

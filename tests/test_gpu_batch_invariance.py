@@ -10,7 +10,8 @@ from invariant_serving import Limits, Server, assert_same_as_alone, limits_for, 
 from tiny_model import write_tiny_model
 
 from cugraphs.kernel import DTYPES
-from cugraphs.kernels import LINEAR
+from cugraphs.kernels import LINEAR, PAGED_DECODE_ATTENTION, PAGED_PREFILL_ATTENTION
+from cugraphs.kernels.paged_cases import Heads, prefill_case
 
 pytestmark = pytest.mark.gpu
 
@@ -63,6 +64,28 @@ def test_rows_of_a_product_in_several_launches(dtype):
         rows = slice(first, first + count)
         (part,) = run_on_gpu(LINEAR, [x[rows], weight, bias], attrs)
         assert part.tobytes() == whole[rows].tobytes(), f"{count} rows from {first}"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_rows_of_attention(dtype):
+    """A token has the same bits in a chunk, in a decode batch, and alone: in 1 to 32 parts."""
+    from cugraphs.gpu_runs import run_on_gpu
+
+    chunks = [(9000, 3), (300, 2), (64, 64), (2049, 1)]
+    case = prefill_case("", Heads(8, 2, 128), chunks, batch_invariant=True)
+    arrays = case.make(np.random.default_rng(0), DTYPES[dtype])
+    q, *cache, slot_ids, seq_lens, starts = arrays
+    (prefilled,) = run_on_gpu(PAGED_PREFILL_ATTENTION, arrays, case.attrs)
+    owner = np.repeat(np.arange(len(chunks)), np.diff(starts))
+    row_ids = slot_ids[owner]
+    lengths = seq_lens[owner] - starts[owner + 1] + np.arange(len(q), dtype=np.int32) + 1
+    (decoded,) = run_on_gpu(PAGED_DECODE_ATTENTION, [q, *cache, row_ids, lengths], case.attrs)
+    assert decoded.tobytes() == prefilled.tobytes()
+    for row in (0, 2, 3, 5, 40, 69):
+        one = slice(row, row + 1)
+        given = [q[one], *cache, row_ids[one], lengths[one]]
+        (alone,) = run_on_gpu(PAGED_DECODE_ATTENTION, given, case.attrs)
+        assert alone.tobytes() == decoded[one].tobytes(), f"row {row} of {lengths[row]} tokens"
 
 
 @pytest.fixture(scope="module")
