@@ -719,8 +719,12 @@ MUTATIONS: tuple[Mutation, ...] = (
             "float sums[kTilesDown][kTilesAcross][4] = {};",
             "float sums[kTilesDown][kTilesAcross][4];",
         ),
-        ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
-        ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
+        ("tiles: rows after the last are stored", "if (row >= tokens || column", "if (column"),
+        (
+            "tiles: columns after the last are stored",
+            "tokens || column >= out_features)",
+            "tokens)",
+        ),
         (
             "all parts at one place of the workspace",
             "workspace + part * (tokens * columns)",
