@@ -719,8 +719,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "float sums[kTilesDown][kTilesAcross][4] = {};",
             "float sums[kTilesDown][kTilesAcross][4];",
         ),
-        ("rows after the last are stored", "if (row >= tokens || column", "if (column"),
-        ("columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
+        ("a tile's rows after the last are stored", "if (row >= tokens || column", "if (column"),
+        ("a tile's columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
         (
             "all parts at one place of the workspace",
             "workspace + part * (tokens * columns)",
@@ -2318,7 +2318,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return {top_key, kHighestInt};",
         ),
         (
-            "more candidates than there is room for",
+            "more candidates than there is room for, of a prefix",
             "if (count <= kMaxCandidates) {\n",
             "if (count <= 2 * kMaxCandidates) {\n",
         ),
