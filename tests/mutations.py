@@ -2410,11 +2410,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("a target of id 0 is ignored", "target_ids[row] >= 0 ?", "target_ids[row] > 0 ?"),
         (
-            "no barrier after the candidates' number is set",
-            "s.num_candidates = 0;\n    __syncthreads();\n",
-            "s.num_candidates = 0;\n",
-        ),
-        (
             "the number of candidates is not reset",
             "threadIdx.x == 0) work.num_candidates = 0;",
             "false) work.num_candidates = 0;",
@@ -2439,11 +2434,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "a token too few in the list",
             "return static_cast<Sum>(count);",
             "return static_cast<Sum>(count - 1);",
-        ),
-        (
-            "a token at the floor is no candidate",
-            "logit >= floor ? 1u << i",
-            "logit > floor ? 1u << i",
         ),
         (
             "fewer candidates than are listed",
@@ -2473,15 +2463,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "-0 is below 0",
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits >= 0 ? bits : kHighestInt - bits;",
-        ),
-    ),
-    *_bugs(
-        "logprobs",
-        "row_chunks.cuh",
-        (
-            "a floor above the k-th highest top",
-            "if (__syncthreads_count(own >= middle) >= k) {",
-            "if (__syncthreads_count(own >= middle) >= k - 1) {",
         ),
     ),
 )
