@@ -120,9 +120,7 @@ __device__ __forceinline__ void sort_likeliest(
     const Prefix top = shortest_prefix<T, kWidth>(
         row, {kLowestInt, kHighestInt}, extent, CountOne{},
         [&](Sum) { return static_cast<Sum>(count); }, s);
-    __syncthreads();
     if (threadIdx.x == 0) s.num_candidates = 0;
-    __syncthreads();
     visit_row<T, kWidth>(
         row,
         [&](float logit, int id) {

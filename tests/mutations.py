@@ -719,12 +719,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "float sums[kTilesDown][kTilesAcross][4] = {};",
             "float sums[kTilesDown][kTilesAcross][4];",
         ),
-        ("tiles: rows after the last are stored", "if (row >= tokens || column", "if (column"),
-        (
-            "tiles: columns after the last are stored",
-            "tokens || column >= out_features)",
-            "tokens)",
-        ),
+        ("a tile's rows after the last are stored", "if (row >= tokens || column", "if (column"),
+        ("a tile's columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
         (
             "all parts at one place of the workspace",
             "workspace + part * (tokens * columns)",
@@ -2322,7 +2318,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return {top_key, kHighestInt};",
         ),
         (
-            "more candidates than there is room for",
+            "more candidates than there is room for, of a prefix",
             "if (count <= kMaxCandidates) {\n",
             "if (count <= 2 * kMaxCandidates) {\n",
         ),
@@ -2414,11 +2410,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("a target of id 0 is ignored", "target_ids[row] >= 0 ?", "target_ids[row] > 0 ?"),
         (
-            "no barrier after the candidates' number is set",
-            "s.num_candidates = 0;\n    __syncthreads();\n",
-            "s.num_candidates = 0;\n",
-        ),
-        (
             "the number of candidates is not reset",
             "threadIdx.x == 0) work.num_candidates = 0;",
             "false) work.num_candidates = 0;",
@@ -2443,11 +2434,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "a token too few in the list",
             "return static_cast<Sum>(count);",
             "return static_cast<Sum>(count - 1);",
-        ),
-        (
-            "a token at the floor is no candidate",
-            "logit >= floor ? 1u << i",
-            "logit > floor ? 1u << i",
         ),
         (
             "fewer candidates than are listed",
@@ -2477,15 +2463,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "-0 is below 0",
             "return bits >= 0 ? bits : kLowestInt - bits;",
             "return bits >= 0 ? bits : kHighestInt - bits;",
-        ),
-    ),
-    *_bugs(
-        "logprobs",
-        "row_chunks.cuh",
-        (
-            "a floor above the k-th highest top",
-            "if (__syncthreads_count(own >= middle) >= k) {",
-            "if (__syncthreads_count(own >= middle) >= k - 1) {",
         ),
     ),
 )
