@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cugraphs.async_llm import AsyncLLM as AsyncLLM
+    from cugraphs.compiled_step import CompiledStep as CompiledStep
+    from cugraphs.compiled_step import compile as compile
     from cugraphs.llm import LLM as LLM
     from cugraphs.outputs import CompletionOutput as CompletionOutput
     from cugraphs.outputs import RequestOutput as RequestOutput
@@ -17,12 +19,22 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AsyncLLM": "cugraphs.async_llm",
+    "CompiledStep": "cugraphs.compiled_step",
     "LLM": "cugraphs.llm",
     "CompletionOutput": "cugraphs.outputs",
     "RequestOutput": "cugraphs.outputs",
     "SamplingParams": "cugraphs.sampling_params",
+    "compile": "cugraphs.compiled_step",
 }
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompiledStep",
+    "CompletionOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "compile",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - classes of any type

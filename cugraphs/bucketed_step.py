@@ -6,12 +6,14 @@ Knows programs, memory and a ladder; not what a row is. Rows beyond the batch ar
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from cugraphs.capture_report import CapturedRung, CaptureReport
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CaptureError, Device, Replay
 from cugraphs.executable import INPUTS, Executable, PlannedProgram
@@ -62,6 +64,7 @@ class ProgramMemory:
         self.device = device
         self.arena = plan_arena(planned, workspace=device.uses_workspace)
         self.arena.allocate(device.allocate_bytes)
+        device.wait_for_caller()  # the array library has poisoned it in a stream of its own
         inputs = ArrayType((self.arena.regions[INPUTS].nbytes,), "uint8")
         self._bind = partial(
             Executable,
@@ -129,14 +132,15 @@ class BucketedStep:
         """
         self.ladder = ladder
         self.counts = StepCounts()
-        self.graph_bytes: dict[int, int] = {}  # of each captured rung: the driver's memory
+        self.capture_report = CaptureReport()
         self._device = memory.device
         self._executables = {rows: memory.executable(plan) for rows, plan in planned.items()}
         self._row_outputs = {
-            buffer.name
+            buffer.name: axis.offset
             for plan in planned.values()
             for buffer in plan.program.of_kind(Kind.OUTPUT)
-            if isinstance(buffer.type.shape[0], Dim)
+            for axis in buffer.type.shape[:1]
+            if isinstance(axis, Dim)
         }
         self._captured: set[int] = set()
         self._eager_reason = GRAPHS_OFF
@@ -151,14 +155,18 @@ class BucketedStep:
         rung = self._rung(rows)
         return self._executable(rung).inputs({AXIS: rung})
 
-    def run(self, rows: int) -> dict[str, Array]:
+    def run(self, rows: int, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Queue a step of ``rows`` rows on what its inputs were filled with.
+
+        Args:
+            rows: of the batch.
+            on_device: arrays of the device in place of inputs, as of :meth:`Executable.run`.
 
         Returns:
             The device's outputs, cut to the rows.
         """
         rung = self._rung(rows)
-        outputs = self._executable(rung).run({AXIS: rung})
+        outputs = self._executable(rung).run({AXIS: rung}, on_device)
         if rung in self._captured:
             self.counts.replays[rung] += 1
         elif rows > self.ladder.top:
@@ -166,7 +174,8 @@ class BucketedStep:
         else:
             self.counts.eager_steps[self._eager_reason] += 1
         self.counts.padding_rows += rung - rows
-        return {n: a[:rows] if n in self._row_outputs else a for n, a in outputs.items()}
+        extra = self._row_outputs
+        return {n: a[: rows + extra[n]] if n in extra else a for n, a in outputs.items()}
 
     def split(self, rows: int) -> tuple[int, ...]:
         """The row counts that a batch runs in, one after the other.
@@ -182,7 +191,7 @@ class BucketedStep:
                 how = f"{len(parts)} replays" if len(parts) > 1 else "an eager step"
                 _log.warning(
                     "a batch of %d rows is above the largest captured size %d and runs as %s; "
-                    "raise max_capture_size",
+                    "capture a larger one (max_capture_size, buckets)",
                     rows,
                     self.ladder.top,
                     how,
@@ -191,28 +200,44 @@ class BucketedStep:
 
     def capture(
         self,
-        warm_up: Callable[[int], None],
+        fill_dead: Callable[[dict[str, Array]], None],
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Capture every rung, the largest first. A failure leaves what is not captured eager.
 
+        Before the first rung of each program it runs eagerly, on dead rows: that loads all that it
+        needs, which a capture does not allow. A device without graphs captures nothing.
+
         Args:
-            warm_up: runs a step of so many rows eagerly, none of them live.
+            fill_dead: fills the inputs of a step with rows of which none is live.
             progress: called with each rung.
         """
+        if not self._device.has_graphs:
+            return
         for rung in reversed(self.ladder.rungs):
             executable, sizes = self._executable(rung), {AXIS: rung}
+            start = time.perf_counter()
             if rung in self.ladder.classes:
-                warm_up(rung)
-            before = self._device.free_bytes
+                fill_dead(executable.inputs(sizes))
+                executable.run(sizes)
+            warm, before = time.perf_counter(), self._device.free_bytes
             try:
-                if executable.capture(sizes) is None:
-                    return  # a device without graphs
+                graph = executable.capture(sizes)
             except CaptureError as error:
                 self._eager_reason = f"not captured: {error}"
-                _log.warning("%d rows: %s; they and smaller batches run eagerly", rung, error)
+                stopped = f"{rung} rows: {error}; they and smaller batches run eagerly"
+                self.capture_report.stopped = stopped
+                _log.warning("%s", stopped)
                 return
-            self.graph_bytes[rung] = max(before - self._device.free_bytes, 0)
+            self.capture_report.rungs.append(
+                CapturedRung(
+                    rows=rung,
+                    warm_up_ms=(warm - start) * 1e3,
+                    capture_ms=(time.perf_counter() - warm) * 1e3,
+                    driver_bytes=max(before - self._device.free_bytes, 0),
+                    num_nodes=graph.num_nodes,
+                )
+            )
             self._captured.add(rung)
             self.counts.captures += 1
             if progress is not None:

@@ -20,6 +20,7 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.device import InputStaging, KVPool, Run, converted
+from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare
@@ -152,6 +153,7 @@ class CudaDevice:
     name = "cuda"
     shares_host_memory = False
     uses_workspace = True
+    has_graphs = True
 
     def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
         """Take the current device.
@@ -173,6 +175,7 @@ class CudaDevice:
         self.cublaslt = CublasLt(
             allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
         )
+        self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
 
     @property
     def free_bytes(self) -> int:
@@ -188,6 +191,12 @@ class CudaDevice:
     def multiprocessors(self) -> int:
         """Streaming multiprocessors of the GPU."""
         return int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+    @property
+    def l2_cache_bytes(self) -> int:
+        """Size of the GPU's L2 cache."""
+        properties = self._cupy.cuda.runtime.getDeviceProperties(self._cupy.cuda.Device().id)
+        return int(properties["l2CacheSize"])
 
     def allocate_bytes(self, nbytes: int) -> Any:  # noqa: ANN401 - CuPy has no types
         """A uint8 array straight from the driver, without CuPy's pool. Raises MemoryError."""
@@ -214,14 +223,34 @@ class CudaDevice:
 
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""
-        host: Array = array.get(stream=self.stream)
+        with self.stream:  # where an array that is not contiguous is packed
+            host: Array = array.get(stream=self.stream)
         self.stream.synchronize()
         return host
+
+    def copy(self, target: Any, source: Any) -> None:  # noqa: ANN401
+        """Queue a copy within the device's memory; both are contiguous."""
+        target.data.copy_from_device_async(source.data, source.nbytes, self.stream)
+
+    def owns(self, array: object) -> bool:
+        """Every CuPy array."""
+        return isinstance(array, self._cupy.ndarray)
+
+    def wait_for_caller(self) -> None:
+        """This stream waits for CuPy's current one."""
+        self._reached.record(self._cupy.cuda.get_current_stream())
+        self.stream.wait_event(self._reached)
+
+    def let_caller_wait(self) -> None:
+        """CuPy's current stream waits for this one."""
+        self._reached.record(self.stream)
+        self._cupy.cuda.get_current_stream().wait_event(self._reached)
 
     def stage(self, inputs: Any) -> InputStaging:  # noqa: ANN401
         """Two pinned twins."""
         return _PinnedStaging(self._cupy, inputs, self.stream)
 
+    @held_collection()  # thousands of objects come, none goes
     def bind(
         self,
         program: Program,
@@ -231,7 +260,7 @@ class CudaDevice:
         poison: bool,
     ) -> list[Run]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
-        ranges = live_ranges(program)
+        ranges = live_ranges(program) if poison else {}
         ops: list[Run] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -243,10 +272,12 @@ class CudaDevice:
                 cublaslt=self.cublaslt,
                 workspace=workspace,
             )
-            dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
-            ruined = [*dead.values(), *([] if workspace is None else [workspace])]
             label = f"op {index} {op.kernel.name}"
-            ops.append(partial(self._run_op, label, launches, ruined if poison else ()))
+            ruined: list[Any] = []
+            if poison:
+                dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
+                ruined = [*dead.values(), *([] if workspace is None else [workspace])]
+            ops.append(partial(self._run_op, label, launches, ruined))
         return ops
 
     def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:

@@ -6,16 +6,33 @@ that refuses: memory that is allocated in a capture would be freed before the gr
 
 from __future__ import annotations
 
-import gc
+import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from cugraphs.device import CaptureError, Run
+from cugraphs.held_collection import held_collection
 from cugraphs.one_line import reason
 
 
+@dataclass(frozen=True)
+class CaptureTimes:
+    """Host time of a capture: recording launches, instantiating the graph, queueing its upload."""
+
+    record_ms: float
+    instantiate_ms: float
+    upload_ms: float
+
+
 class CudaGraph:
-    """One captured step, instantiated and uploaded."""
+    """One captured step, instantiated and uploaded.
+
+    Attributes:
+        times: what its capture took.
+    """
+
+    times: CaptureTimes
 
     def __init__(self, graph: Any, stream: Any) -> None:  # noqa: ANN401 - CuPy's, without types
         """Take an instantiated ``cupy.cuda.Graph``."""
@@ -29,6 +46,16 @@ class CudaGraph:
     def upload(self) -> None:
         """Queue what the first replay would otherwise do first."""
         self._graph.upload(self._stream)
+
+    @property
+    def num_nodes(self) -> int:
+        """Launches, copies and fills in it."""
+        from cuda.bindings import driver
+
+        error, _, count = driver.cuGraphGetNodes(self._pointer(driver), 0)
+        if error:
+            raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
+        return int(count)
 
     def node_kinds(self) -> Counter[str]:
         """How many nodes there are of each kind: ``kernel``, ``memset``, ``mem_alloc``."""
@@ -50,13 +77,13 @@ class CudaGraph:
     def _nodes(self) -> list[Any]:
         from cuda.bindings import driver
 
-        graph = driver.CUgraph(int(self._graph.graph))
-        error, _, count = driver.cuGraphGetNodes(graph, 0)
-        if not error:
-            error, nodes, count = driver.cuGraphGetNodes(graph, count)
+        error, nodes, count = driver.cuGraphGetNodes(self._pointer(driver), self.num_nodes)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return list(nodes[:count])
+
+    def _pointer(self, driver: Any) -> Any:  # noqa: ANN401
+        return driver.CUgraph(int(self._graph.graph))
 
 
 def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
@@ -71,29 +98,32 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
     def refuse(nbytes: int) -> None:
         raise RuntimeError(f"an allocation of {nbytes} bytes in a capture")
 
-    collecting = gc.isenabled()
-    gc.disable()  # a collection could free device memory, which a capture does not allow
     graph: Any = None
     problem: Exception | None = None
-    try:
-        with stream, cupy.cuda.using_allocator(refuse):
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-            try:
-                run()
-            except Exception as error:
-                problem = error
-            try:
-                graph = stream.end_capture()
-            except Exception as error:
-                problem = problem or error
-    finally:
-        if collecting:
-            gc.enable()
+    start = time.perf_counter()
+    # A collection could free device memory, which a capture does not allow.
+    with held_collection(), stream, cupy.cuda.using_allocator(refuse):
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+        try:
+            run()
+        except Exception as error:
+            problem = error
+        recorded = time.perf_counter()
+        try:
+            graph = stream.end_capture()
+        except Exception as error:
+            problem = problem or error
+        ended = time.perf_counter()
     if problem is not None:
         where = " ".join(getattr(problem, "__notes__", ())) or "at its end"
         raise CaptureError(f"capture fails {where}: {reason(problem)}") from problem
     captured = CudaGraph(graph, stream)
+    before = time.perf_counter()
     captured.upload()
+    after = time.perf_counter()
+    captured.times = CaptureTimes(
+        (recorded - start) * 1e3, (ended - recorded) * 1e3, (after - before) * 1e3
+    )
     return captured
 
 
@@ -108,8 +138,15 @@ def _touches_pageable(driver: Any, node: Any) -> bool:  # noqa: ANN401
     error, copy = driver.cuGraphMemcpyNodeGetParams(node)
     if error:
         raise RuntimeError(f"CudaGraph: cuGraphMemcpyNodeGetParams fails with {error.name}")
-    host = driver.CUmemorytype.CU_MEMORYTYPE_HOST
-    pointers = [int(copy.srcHost)] * (copy.srcMemoryType == host)
-    pointers += [int(copy.dstHost)] * (copy.dstMemoryType == host)
+    ends = (
+        (copy.srcMemoryType, copy.srcHost, copy.srcDevice),
+        (copy.dstMemoryType, copy.dstHost, copy.dstDevice),
+    )
+    kinds, pointers = driver.CUmemorytype, []
+    for kind, host, unified in ends:
+        if kind == kinds.CU_MEMORYTYPE_HOST:
+            pointers.append(int(host))
+        elif kind == kinds.CU_MEMORYTYPE_UNIFIED:  # the driver is to find out by the address
+            pointers.append(int(unified))
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     return any(driver.cuPointerGetAttribute(attribute, pointer)[0] for pointer in pointers)

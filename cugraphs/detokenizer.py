@@ -141,6 +141,8 @@ class StopStringMatcher:
         """
         if self.matched is not None:
             return "", True
+        if not self._stops:
+            return piece, False
         text = self._held + piece
         for end, character in enumerate(piece, start=len(self._held) + 1):
             complete = self._advance(character)

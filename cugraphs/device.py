@@ -7,6 +7,7 @@ CuPy.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -26,8 +27,18 @@ Run = Callable[[], None]
 class Replay(Protocol):
     """A captured step."""
 
+    @property
+    def num_nodes(self) -> int:
+        """Launches, copies and fills in it."""
+
     def launch(self) -> None:
         """Queue it."""
+
+    def node_kinds(self) -> Counter[str]:
+        """How many nodes there are of each kind."""
+
+    def pageable_copies(self) -> int:
+        """Copies from or to host memory that is not pinned."""
 
     def dot(self) -> str:
         """It in Graphviz's language, with each node's parameters."""
@@ -78,6 +89,7 @@ class Device(Protocol):
     name: str
     shares_host_memory: bool  # host code can write its arrays directly
     uses_workspace: bool  # kernels' launches need scratch memory
+    has_graphs: bool  # it can capture
 
     @property
     def free_bytes(self) -> int:
@@ -103,6 +115,21 @@ class Device(Protocol):
     def read(self, array: Array) -> Array:
         """The contents as a host array; waits until they are computed. May be a view."""
 
+    def copy(self, target: Array, source: Array) -> None:
+        """Queue a copy between two of its arrays of one shape and dtype."""
+
+    def owns(self, array: object) -> bool:
+        """Whether it is one of the device's arrays, in the device's memory."""
+
+    def wait_for_caller(self) -> None:
+        """What is queued from here on runs after what the caller has queued on arrays of its own.
+
+        Where the device runs in a stream, the caller's is the current one of its array library.
+        """
+
+    def let_caller_wait(self) -> None:
+        """What the caller queues from here on runs after all that is queued here."""
+
     def stage(self, inputs: Array) -> InputStaging:
         """Host memory for the arena's region of inputs, uint8 [bytes]."""
 
@@ -123,8 +150,8 @@ class Device(Protocol):
             poison: fill temporaries with NaN bytes after their last use.
         """
 
-    def capture(self, run: Run) -> Replay | None:
-        """Record what ``run`` queues as one graph; None where the device has none.
+    def capture(self, run: Run) -> Replay:
+        """Record what ``run`` queues as one graph, on a device that has graphs.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -179,6 +206,7 @@ class CpuDevice:
     name = "cpu"
     shares_host_memory = True
     uses_workspace = False
+    has_graphs = False
 
     @property
     def free_bytes(self) -> int:
@@ -214,6 +242,20 @@ class CpuDevice:
         """The array itself."""
         return array
 
+    def copy(self, target: Array, source: Array) -> None:
+        """At once."""
+        np.copyto(target, source)
+
+    def owns(self, array: object) -> bool:
+        """Every NumPy array."""
+        return isinstance(array, np.ndarray)
+
+    def wait_for_caller(self) -> None:
+        """Everything is done when its call returns."""
+
+    def let_caller_wait(self) -> None:
+        """As :meth:`wait_for_caller`."""
+
     def stage(self, inputs: Array) -> InputStaging:
         """The region itself is the one twin."""
         return _InPlace(inputs)
@@ -229,9 +271,9 @@ class CpuDevice:
         """Run the references."""
         return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
 
-    def capture(self, run: Run) -> Replay | None:
+    def capture(self, run: Run) -> Replay:
         """The CPU has no graphs."""
-        return None
+        raise CaptureError("the CPU has no graphs")
 
     def address(self, array: Array) -> int:
         """NumPy's."""

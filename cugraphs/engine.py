@@ -6,7 +6,7 @@ Knows no files and no devices; the runner and the tokenizer arrive as arguments.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from cugraphs.sampling_params import SamplingParams
 from cugraphs.scheduler import ScheduledChunk, Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
-from cugraphs.statistics import EngineCounters, EngineStats
+from cugraphs.statistics import EngineCounters, EngineStats, RequestTimes
 from cugraphs.step_state import Chunk
 from cugraphs.tokenizer import Tokenizer
 
@@ -64,6 +64,7 @@ class Engine:
         self._aborted: list[Request] | None = None  # during a step: those that end after it
         self._owner: dict[TokenSequence, tuple[Request, Completion]] = {}
         self._counters = EngineCounters()
+        self.on_finished: list[Callable[[RequestTimes], None]] = []  # for each request that ends
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
@@ -322,6 +323,8 @@ class Engine:
             self._requests.discard(request)
             request.clock.end_s = time.perf_counter()
             self._counters.requests_finished += 1
+            for callback in self.on_finished:
+                callback(request.clock.times)
 
     def _drop(self, sequence: TokenSequence) -> None:
         self.scheduler.finish(sequence)

@@ -14,11 +14,11 @@ from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
 from cugraphs.device import Device, InputStaging, Replay, Run
 from cugraphs.interpreter import TEMPORARIES, check_array
-from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim
+from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
 
 INPUTS = "inputs"  # the arena region that holds every program's inputs, one program at a time
-MAX_BINDINGS = 64  # bound sizes kept per program; every decode rung fits, prefill sizes come and go
+MAX_BINDINGS = 64  # bound sizes kept per program beside the captured ones: prefill sizes vary
 
 Sizes = Mapping[str, int]
 
@@ -59,6 +59,7 @@ class BoundProgram:
         pieces: what a step calls: the ops, or graphs in place of runs of them.
         inputs: host arrays to fill, by name, in each of the staging buffers.
         input_bytes: of the region of inputs, what a step must send.
+        device_inputs: the device's arrays that hold the inputs, by name.
         outputs: the device's arrays that hold its results, by name.
         graph: the whole step, where it is captured as one graph.
     """
@@ -67,6 +68,7 @@ class BoundProgram:
     pieces: Sequence[Run]
     inputs: tuple[dict[str, Array], ...]
     input_bytes: int
+    device_inputs: dict[str, Array]
     outputs: dict[str, Array]
     graph: Replay | None = None
 
@@ -116,6 +118,11 @@ class Executable:
             for buffer in planned.program.of_kind(kind):
                 check_array(buffer, arrays.get(buffer.name), {})
                 self._fixed[buffer] = arrays[buffer.name]
+        # Arrays of the arena at their largest; what is bound are their first rows.
+        self._views: dict[Buffer, Array] = {
+            buffer: arena.view(region, _largest(buffer.type), offset)
+            for buffer, (region, offset) in _places(planned).items()
+        }
 
     def bind(self, sizes: Sizes) -> BoundProgram:
         """The program at these sizes; made once per sizes and kept while recently used."""
@@ -123,17 +130,11 @@ class Executable:
         if key in self._bindings:
             self._bindings.move_to_end(key)
             return self._bindings[key]
-        arrays = dict(self._fixed)
-        program, offsets = self.planned.program, self.planned.assignment.offsets
+        program = self.planned.program
         places = input_offsets(program)
         types = {buffer: buffer.type.bind(sizes) for buffer in places}
-        for buffer, type_ in types.items():
-            arrays[buffer] = self._arena.view(INPUTS, type_, places[buffer])
-        for buffer in program.of_kind(Kind.OUTPUT):
-            arrays[buffer] = self._arena.view(output_region(buffer), buffer.type.bind(sizes))
-        for buffer in program.of_kind(Kind.TEMP):
-            type_ = buffer.type.bind(sizes)
-            arrays[buffer] = self._arena.view(TEMPORARIES, type_, offsets[buffer])
+        views = {buffer: _cut(array, buffer.type, sizes) for buffer, array in self._views.items()}
+        arrays = self._fixed | views
         ops = self._device.bind(program, arrays, workspace=self._workspace(), poison=self._poison)
         bound = BoundProgram(
             ops=ops,
@@ -146,21 +147,26 @@ class Executable:
                 for twin in self._staging.twins
             ),
             input_bytes=max((places[b] + type_.nbytes for b, type_ in types.items()), default=0),
+            device_inputs={buffer.name: arrays[buffer] for buffer in places},
             outputs={buffer.name: arrays[buffer] for buffer in program.of_kind(Kind.OUTPUT)},
         )
         self._bindings[key] = bound
-        if len(self._bindings) > MAX_BINDINGS:
-            self._bindings.popitem(last=False)
+        self._drop_least_used()
         return bound
 
     def inputs(self, sizes: Sizes) -> dict[str, Array]:
         """The host arrays to fill for the next step at these sizes; they hold anything."""
         return self.bind(sizes).inputs[self._staging.next()]
 
-    def run(self, sizes: Sizes) -> dict[str, Array]:
+    def run(self, sizes: Sizes, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Queue one step on what :meth:`inputs` was filled with; returns the device's outputs.
 
         It is a replay where the step was captured.
+
+        Args:
+            sizes: of the dims.
+            on_device: arrays of the device that take the place of what an input was filled with,
+                by name; a shorter one takes that of its first rows.
 
         Raises:
             RuntimeError: in debug mode, an array that is bound was replaced since.
@@ -168,23 +174,27 @@ class Executable:
         bound = self.bind(sizes)
         if self._debug:
             self._check_addresses()
-        self._staging.send(bound.input_bytes)
+        given = [(bound.device_inputs[name], array) for name, array in (on_device or {}).items()]
+        if sum(target.shape == array.shape for target, array in given) < len(bound.device_inputs):
+            self._staging.send(bound.input_bytes)
+        for target, array in given:
+            whole = target.shape == array.shape
+            self._device.copy(target if whole else target[: len(array)], array)
         if self._poison:
             self._device.poison(bound.outputs)
         for piece in bound.pieces:
             piece()
         return bound.outputs
 
-    def capture(self, sizes: Sizes) -> Replay | None:
-        """Capture the whole step at these sizes as one graph; None where the device has none.
+    def capture(self, sizes: Sizes) -> Replay:
+        """Capture the whole step at these sizes as one graph, on a device that has graphs.
 
         Raises:
             CaptureError: the capture failed; the step still runs eagerly.
         """
         bound = self.bind(sizes)
         bound.graph = self._device.capture(partial(_run_all, bound.ops))
-        if bound.graph is not None:
-            bound.pieces = (bound.graph.launch,)
+        bound.pieces = (bound.graph.launch,)
         return bound.graph
 
     def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
@@ -199,12 +209,16 @@ class Executable:
         bound = self.bind(sizes)
         graphs = {}
         for begin, end in pieces_of(self.planned.program, axis):
-            graph = self._device.capture(partial(_run_all, bound.ops[begin:end]))
-            if graph is not None:
-                graphs[begin] = (end, graph)
+            graphs[begin] = (end, self._device.capture(partial(_run_all, bound.ops[begin:end])))
         self._graphs[axis, sizes[axis]] = graphs
         bound.pieces = self._pieces(bound.ops, sizes)
         return [graph for _, graph in graphs.values()]
+
+    def _drop_least_used(self) -> None:
+        """Keep no more bindings than ``MAX_BINDINGS``, and every one that holds a graph."""
+        eager = [key for key, bound in self._bindings.items() if bound.graph is None]
+        if len(eager) > MAX_BINDINGS:
+            del self._bindings[eager[0]]
 
     def _pieces(self, ops: Sequence[Run], sizes: Sizes) -> list[Run]:
         """The ops, with what is captured for one of the sizes in their place."""
@@ -252,6 +266,24 @@ def pieces_of(program: Program, axis: str) -> list[tuple[int, int]]:
         else:
             runs.append((index, index + 1))
     return runs
+
+
+def _places(planned: PlannedProgram) -> dict[Buffer, tuple[str, int]]:
+    """The arena's region, and the offset in it, of each input, output and temporary."""
+    found = {b: (INPUTS, offset) for b, offset in input_offsets(planned.program).items()}
+    found |= {b: (output_region(b), 0) for b in planned.program.of_kind(Kind.OUTPUT)}
+    return found | {b: (TEMPORARIES, at) for b, at in planned.assignment.offsets.items()}
+
+
+def _largest(type_: ArrayType) -> ArrayType:
+    """The type with every axis at its maximum."""
+    return ArrayType(tuple(map(int, type_.shape)), type_.dtype)
+
+
+def _cut(array: Array, type_: ArrayType, sizes: Sizes) -> Array:
+    """The array at these sizes, of one that is as large as ``type_`` can be."""
+    first = type_.shape[0] if type_.shape else 0
+    return array[: bind_axis(first, sizes)] if isinstance(first, Dim) else array
 
 
 def _run_all(ops: Sequence[Run]) -> None:

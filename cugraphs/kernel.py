@@ -237,11 +237,13 @@ class Case:
         make: ``make(rng, dtype)`` returns the UPDATE and READ arrays in operand order; floating
             arrays that are ``"T"`` have ``dtype``.
         attrs: the kernel's scalars.
+        context: tokens in the cache of a sequence, on average, for a cost that depends on them.
     """
 
     name: str
     make: Callable[[np.random.Generator, np.dtype[Any]], tuple[Array, ...]]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    context: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,6 +268,8 @@ class Kernel:
         workspace: ``workspace(axes, dtype, **scalars)``: bytes of scratch memory that the launches
             share, never less for more rows. It is aligned to 256 bytes, holds anything at entry,
             and belongs to the next op afterwards.
+        benchmarks: sizes at which its time matters, for ``cugraphs check --bench``; too large to
+            be proven on.
         is_attention: piecewise graphs are cut here, and it runs between them at its real sizes.
     """
 
@@ -278,6 +282,7 @@ class Kernel:
     source: Path | None = None
     launches: Callable[..., tuple[Launch | MatrixProduct, ...]] | None = None
     workspace: Callable[..., int] | None = None
+    benchmarks: tuple[Case, ...] = ()
     is_attention: bool = False
 
     def __post_init__(self) -> None:

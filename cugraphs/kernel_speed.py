@@ -1,69 +1,257 @@
-"""How fast a kernel's cases run on the GPU, against what the card can do, measured in the same run.
+"""How fast kernels run on the GPU, against what the card can do, measured in the same run.
 
 Knows declarations and the GPU; not how results are shown. CuPy is imported only when called.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.cublaslt import MatrixShape
-from cugraphs.cuda_device import CudaDevice
-from cugraphs.kernel import (
-    DTYPES,
-    Access,
-    Array,
-    ArrayType,
-    Axes,
-    Case,
-    Cost,
-    Kernel,
-    Launch,
-    MatrixProduct,
-    Operand,
-)
-from cugraphs.launch import prepare
+from cugraphs.buffer_assignment import ALIGNMENT_BYTES
+from cugraphs.card_kernels import COPY_BANDWIDTH, EMPTY, MATRIX_PRODUCT, READ_BANDWIDTH
+from cugraphs.kernel import DTYPES, Array, ArrayType, Case, Cost, Kernel, MatrixProduct
+from cugraphs.launch import Prepared, prepare
+from cugraphs.launch_timing import LaunchTimer
 
-READ_BYTES = 1 << 30  # several times any card's L2 cache
 MATRIX_SIZE = 8192
-_THREADS = 256
-_LAUNCHES = 20  # in a graph, so that a replay's own start does not count
-_REPLAYS = 7
+SMALL_BYTES = 32 << 20  # below, launches weigh more than memory: times are told beside an empty one
+_READ_BYTES = 4 << 30  # many times any card's L2 cache
+_READ_BLOCKS = (8, 16, 32)  # of a multiprocessor; the fastest counts
+_MATRIX_DTYPE = "bfloat16"
+_PATTERN = 1 << 21  # random numbers, repeated over the memory
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the card can do: bytes read and bf16 flops, a second."""
+    """What the card can do.
+
+    Args:
+        read_bytes_per_s: of a kernel that only reads.
+        copy_bytes_per_s: of a copy, bytes read and bytes written; what a kernel that writes as much
+            as it reads can reach.
+        flops_per_s: of a large bfloat16 matrix product.
+        empty_s: of an empty kernel in a chain of launches.
+    """
 
     read_bytes_per_s: float
+    copy_bytes_per_s: float
     flops_per_s: float
+    empty_s: float
 
 
 @dataclass(frozen=True)
 class Speed:
-    """One case: its time, and the work that the kernel's cost declares for it."""
+    """One kernel at one size: its time, and the work that the kernel's cost declares for it.
+
+    Args:
+        kernel: its name.
+        size: the benchmark's name.
+        dtype: of the "T" operands.
+        seconds: of one call.
+        cost: bytes and flops of one call.
+        launches: of one call.
+    """
 
     kernel: str
-    case: str
+    size: str
     dtype: str
     seconds: float
     cost: Cost
+    launches: int
 
-    def rate(self, ceilings: Ceilings) -> tuple[str, float]:
-        """The rate whose share of its ceiling is larger, in words, and that share."""
-        bytes_per_s = self.cost.bytes_accessed / self.seconds
-        flops_per_s = self.cost.flops / self.seconds
-        memory = bytes_per_s / ceilings.read_bytes_per_s
-        compute = flops_per_s / ceilings.flops_per_s
-        if compute > memory:
-            return f"{three_digits(flops_per_s / 1e12)} TFLOP/s", compute
-        return f"{three_digits(bytes_per_s / 1e9)} GB/s", memory
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes that must move, a second."""
+        return self.cost.bytes_accessed / self.seconds
+
+    @property
+    def flops_per_s(self) -> float:
+        """Flops a second."""
+        return self.cost.flops / self.seconds
+
+    @property
+    def is_small(self) -> bool:
+        """Whether so little moves that the time should be compared with an empty kernel's."""
+        return self.cost.bytes_accessed < SMALL_BYTES
+
+    def share(self, ceilings: Ceilings) -> tuple[float, str]:
+        """The larger of the shares of the two ceilings, and which it is: "read" or "matrix"."""
+        read = self.bytes_per_s / ceilings.read_bytes_per_s
+        matrix = self.flops_per_s / ceilings.flops_per_s
+        return (matrix, "matrix") if matrix > read else (read, "read")
+
+
+@dataclass(frozen=True)
+class NotTimed:
+    """One kernel at one size that has no time, and why; ``failed`` where the kernel is at fault."""
+
+    kernel: str
+    size: str
+    dtype: str
+    why: str
+    failed: bool = False
+
+
+def measure_ceilings(timer: LaunchTimer) -> Ceilings:
+    """Read and copy up to 4 GiB, multiply two bf16 matrices of 8192 x 8192, and launch nothing.
+
+    Raises:
+        MemoryError: less than 1 GiB is free.
+    """
+    device = timer.device
+    nbytes = min(_READ_BYTES, device.free_bytes // 2 // (1 << 20) * (1 << 20))
+    matrix_bytes = MATRIX_SIZE**2 * DTYPES[_MATRIX_DTYPE].itemsize
+    if nbytes < 3 * matrix_bytes:
+        raise MemoryError(
+            f"ceilings: {device.free_bytes / 2**30:.2f} GiB of device memory are free, expected "
+            f"{6 * matrix_bytes / 2**30:.2f}"
+        )
+    memory = device.allocate_bytes(nbytes)
+    # Random: zeros would take less power, and so run faster.
+    numbers = np.random.default_rng(0).standard_normal(_PATTERN, np.float32)
+    _fill(timer, memory, numbers.astype(DTYPES[_MATRIX_DTYPE]).view(np.uint8))
+
+    matrices = [
+        memory[first : first + matrix_bytes]
+        .view(DTYPES[_MATRIX_DTYPE])
+        .reshape(MATRIX_SIZE, MATRIX_SIZE)
+        for first in range(0, 3 * matrix_bytes, matrix_bytes)
+    ]
+    # It overwrites the first matrix. Two in a row: after some milliseconds of them an H200 draws
+    # all the power that it may, and slows down by 13 %.
+    workspace = device.allocate_bytes(MatrixProduct.workspace_bytes)
+    product = _prepare(timer, MATRIX_PRODUCT, matrices, {}, workspace)
+    timer.chain_runs(product)  # brings the clocks up
+    matrix_s = timer.seconds([product], 2)
+    sums = device.allocate_bytes(4 * max(_READ_BLOCKS) * device.multiprocessors).view(np.float32)
+    read_s = []
+    for blocks in (count * device.multiprocessors for count in _READ_BLOCKS):
+        operands, attrs = [sums[:blocks], memory.view(np.float32)], {"blocks": blocks}
+        read_s.append(_seconds(timer, _prepare(timer, READ_BANDWIDTH, operands, attrs, None)))
+    half = nbytes // 32 * 16
+    halves = [memory[:half].view(np.float32), memory[half : 2 * half].view(np.float32)]
+    copy_s = _seconds(timer, _prepare(timer, COPY_BANDWIDTH, halves, {}, None))
+    nothing = device.zero_bytes(4 * device.multiprocessors).view(np.int32)
+    empty_s = _seconds(timer, _prepare(timer, EMPTY, [nothing], {}, None))
+    return Ceilings(
+        read_bytes_per_s=nbytes / min(read_s),
+        copy_bytes_per_s=2 * half / copy_s,
+        flops_per_s=2 * MATRIX_SIZE**3 / matrix_s,
+        empty_s=empty_s,
+    )
+
+
+def time_case(
+    timer: LaunchTimer, kernel: Kernel, case: Case, dtype: str, arrays: Sequence[Array]
+) -> Speed | NotTimed:
+    """Time a kernel at one size.
+
+    Args:
+        timer: of the device.
+        kernel: has a CUDA form.
+        case: the size.
+        dtype: of the "T" operands.
+        arrays: what ``case`` makes.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: it does not compile, launch or fit its declaration.
+    """
+    device = timer.device
+    types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
+    produced, axes = kernel.infer(types, case.attrs)
+    if case.context is not None:
+        axes["context"] = case.context
+    t_dtype = kernel.dtype_of([*produced, *types])
+    cost = kernel.cost(axes, t_dtype, **case.attrs)
+    layout = _Layout([*produced, *types])
+    spare_bytes = kernel.workspace_bytes(axes, t_dtype, case.attrs) + (64 << 20)
+    room = (device.free_bytes - spare_bytes) // layout.nbytes
+    if room < 2:
+        needed = 2 * layout.nbytes + spare_bytes
+        return NotTimed(
+            kernel.name,
+            case.name,
+            dtype,
+            f"does not fit: two sets of operands need {needed / 2**30:.2f} GiB of device memory, "
+            f"{device.free_bytes / 2**30:.2f} are free",
+        )
+    workspace = device.allocate_bytes(kernel.workspace_bytes(axes, t_dtype, case.attrs))
+
+    def prepared(memory: Any) -> list[Prepared]:  # noqa: ANN401 - CuPy's
+        return _prepare(timer, kernel, layout.views(memory), case.attrs, workspace)
+
+    memory = [device.zero_bytes(layout.nbytes)]
+    for view, array in zip(layout.views(memory[0])[len(produced) :], arrays, strict=True):
+        device.write(view, array)
+    runs = [prepared(memory[0])]
+    if not runs[0]:
+        return NotTimed(kernel.name, case.name, dtype, "launches nothing at this size")
+    chain_runs = timer.chain_runs(runs[0])
+    copies = min(timer.cold_copies(cost.bytes_accessed, chain_runs), room)
+    for _ in range(copies - 1):
+        copy = device.allocate_bytes(layout.nbytes)
+        copy.data.copy_from_device_async(memory[0].data, layout.nbytes, device.stream)
+        memory.append(copy)
+        runs.append(prepared(copy))
+    seconds = timer.seconds(runs, chain_runs)
+    return Speed(kernel.name, case.name, dtype, seconds, cost, len(runs[0]))
+
+
+class _Layout:
+    """Where the operands of one run lie in one piece of memory."""
+
+    def __init__(self, types: Sequence[ArrayType]) -> None:
+        self._places = []
+        self.nbytes = 0
+        for type_ in types:
+            self._places.append((self.nbytes, type_))
+            self.nbytes += max(-(-type_.nbytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
+
+    def views(self, memory: Any) -> list[Any]:  # noqa: ANN401
+        """The operands as arrays."""
+        return [
+            memory[start : start + type_.nbytes].view(DTYPES[type_.dtype]).reshape(type_.shape)
+            for start, type_ in self._places
+        ]
+
+
+def _prepare(
+    timer: LaunchTimer,
+    kernel: Kernel,
+    operands: list[Any],
+    attrs: Mapping[str, Any],
+    workspace: Any,  # noqa: ANN401 - CuPy's
+) -> list[Prepared]:
+    return prepare(
+        kernel,
+        operands,
+        attrs,
+        stream=int(timer.device.stream.ptr),
+        cublaslt=timer.device.cublaslt,
+        workspace=workspace,
+    )
+
+
+def _seconds(timer: LaunchTimer, run: Sequence[Callable[[], None]]) -> float:
+    return timer.seconds([run], timer.chain_runs(run))
+
+
+def _fill(timer: LaunchTimer, memory: Any, pattern: Array) -> None:  # noqa: ANN401
+    """Repeat ``pattern`` over ``memory``."""
+    stream = timer.device.stream
+    filled = pattern.nbytes
+    timer.device.write(memory[:filled], pattern)
+    while filled < memory.nbytes:
+        count = min(filled, memory.nbytes - filled)
+        memory[filled : filled + count].data.copy_from_device_async(
+            memory[:count].data, count, stream
+        )
+        filled += count
 
 
 def three_digits(value: float) -> str:
@@ -71,166 +259,30 @@ def three_digits(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
-def measure_ceilings(device: CudaDevice) -> Ceilings:
-    """Read 1 GiB with a kernel of our own, and multiply two bf16 matrices of 8192 x 8192."""
-    import cupy
-
-    elements = READ_BYTES // 4
-    blocks = 8 * int(device.multiprocessors)
-    x = device.allocate_bytes(READ_BYTES).view(np.float32)
-    x[...] = cupy.arange(elements, dtype=np.float32)
-    out = device.allocate_bytes(blocks * 4).view(np.float32)
-    cupy.cuda.Device().synchronize()
-    stream = int(device.stream.ptr)
-    read = prepare(
-        READ_BANDWIDTH,
-        [out, x],
-        {"blocks": blocks},
-        stream=stream,
-        cublaslt=device.cublaslt,
-        workspace=None,
-    )
-    read_s = _seconds(device, read, launches=4)
-
-    size = MATRIX_SIZE
-    shape = MatrixShape(size, size, size, "bfloat16")
-    # Random, since zeros would run faster; NumPy's, since CuPy's need cuRAND, which no extra
-    # installs. The upper half of a float32 is a bfloat16.
-    rng = np.random.default_rng(0)
-    normal = [rng.standard_normal(size * size, dtype=np.float32) for _ in range(2)]
-    a, b = (cupy.asarray(np.ascontiguousarray(values.view(np.uint16)[1::2])) for values in normal)
-    product = cupy.empty(size * size, np.uint16)
-    cupy.cuda.Device().synchronize()
-    plan = device.cublaslt.plan(shape, stream=stream)
-    workspace = device.allocate_bytes(MatrixProduct.workspace_bytes)
-
-    def multiply() -> None:
-        out, x, weight = (int(array.data.ptr) for array in (product, a, b))
-        device.cublaslt.launch(plan, out, x, weight, int(workspace.data.ptr), stream)
-
-    matrix_s = _seconds(device, [multiply], launches=4)
-    return Ceilings(READ_BYTES / read_s, 2 * size**3 / matrix_s)
-
-
-def time_case(
-    device: CudaDevice, kernel: Kernel, case: Case, dtype: str, arrays: Sequence[Array]
-) -> Speed | None:
-    """Time a case as a captured chain of launches on the same operands; None if it launches none.
-
-    Operands that fit are read from cache: a small case measures launches and caches, not memory.
-    """
-    names = {value: name for name, value in DTYPES.items()}
-    types = [ArrayType(array.shape, names[array.dtype]) for array in arrays]
-    produced, axes = kernel.infer(types, case.attrs)
-    outputs = [np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
-    operands = []
-    for host in [*outputs, *arrays]:
-        raw = device.allocate_bytes(host.nbytes)
-        operands.append(raw.view(host.dtype).reshape(host.shape))
-        if host.size:
-            device.write(operands[-1], host)
-    device.stream.synchronize()
-    stream = int(device.stream.ptr)
-    workspace = device.allocate_bytes(kernel.workspace_bytes(axes, dtype, case.attrs))
-    launches = prepare(
-        kernel,
-        operands,
-        case.attrs,
-        stream=stream,
-        cublaslt=device.cublaslt,
-        workspace=workspace,
-    )
-    if not launches:
-        return None
-    seconds = _seconds(device, launches, launches=_LAUNCHES)
-    return Speed(kernel.name, case.name, dtype, seconds, kernel.cost(axes, dtype, **case.attrs))
-
-
-def _seconds(device: CudaDevice, work: Sequence[Callable[[], None]], *, launches: int) -> float:
-    """The median time of one pass over ``work``, from replays of a graph of several passes."""
-    import cupy
-
-    stream = device.stream
-    for launch in work:  # loads modules, warms up
-        launch()
-    stream.synchronize()
-    with stream:
-        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
-        try:
-            for _ in range(launches):
-                for launch in work:
-                    launch()
-        finally:
-            graph = stream.end_capture()
-    graph.upload(stream)
-    times_ms = []
-    for _ in range(_REPLAYS):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record(stream)
-        graph.launch(stream)
-        end.record(stream)
-        end.synchronize()
-        times_ms.append(float(cupy.cuda.get_elapsed_time(start, end)))
-    return statistics.median(times_ms) / 1e3 / launches
-
-
-# ------------------------------------------------------------------- the kernel that reads memory
-
-
-def _reference(x: Array, *, blocks: int) -> tuple[Array]:
-    """Each block's sum; block b reads the vectors of 256 threads at b, b + blocks, and so on."""
-    width = blocks * _THREADS * 4
-    padded = np.zeros(-(-len(x) // width) * width, np.float64)
-    padded[: len(x)] = x
-    sums = padded.reshape(-1, blocks, _THREADS * 4).sum(axis=(0, 2))
-    return (sums.astype(np.float32),)
-
-
-def _launches(axes: Axes, dtype: str, *, blocks: int) -> tuple[Launch, ...]:
-    return (
-        Launch(
-            function=f"read_bandwidth<{_THREADS}>",
-            grid=(blocks, 1, 1),
-            block=_THREADS,
-            scalars=(np.int64(axes["elements"] // 4),),
-        ),
-    )
-
-
-def _cost(axes: Axes, dtype: str, *, blocks: int) -> Cost:
-    return Cost(4 * axes["elements"], axes["elements"])
-
-
-def _ones(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-    """Small whole numbers, whose float32 sums are exact in any order."""
-    return (rng.integers(-8, 8, 40_000).astype(np.float32),)
-
-
-READ_BANDWIDTH = Kernel(
-    name="read_bandwidth",
-    operands=(
-        Operand("out", ("blocks",), "float32", Access.WRITE),
-        Operand("x", ("elements",), "float32"),
-    ),
-    reference=_reference,
-    cost=_cost,
-    cases=(Case("several_rounds", _ones, {"blocks": 3}),),
-    source=Path(__file__).with_name("read_bandwidth.cu"),
-    launches=_launches,
-)
-
-
-def speeds_as_json(speeds: Sequence[Speed], ceilings: Ceilings) -> list[Mapping[str, Any]]:
+def speeds_as_json(
+    timings: Sequence[Speed | NotTimed], ceilings: Ceilings
+) -> list[Mapping[str, Any]]:
     """Plain numbers for a script."""
-    return [
-        {
-            "kernel": speed.kernel,
-            "case": speed.case,
-            "dtype": speed.dtype,
-            "us": speed.seconds * 1e6,
-            "bytes": speed.cost.bytes_accessed,
-            "flops": speed.cost.flops,
-            "share": speed.rate(ceilings)[1],
+    records: list[Mapping[str, Any]] = []
+    for timing in timings:
+        record: dict[str, Any] = {
+            "kernel": timing.kernel,
+            "size": timing.size,
+            "dtype": timing.dtype,
         }
-        for speed in speeds
-    ]
+        if isinstance(timing, NotTimed):
+            record["not_timed"] = timing.why
+        else:
+            share, ceiling = timing.share(ceilings)
+            record |= {
+                "us": timing.seconds * 1e6,
+                "launches": timing.launches,
+                "bytes": timing.cost.bytes_accessed,
+                "bytes_per_s": timing.bytes_per_s,
+                "flops": timing.cost.flops,
+                "flops_per_s": timing.flops_per_s,
+                "share": share,
+                "ceiling": ceiling,
+            }
+        records.append(record)
+    return records

@@ -6,8 +6,11 @@ is then one driver call, eager or under capture.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,18 +22,15 @@ from cugraphs.nvrtc import compile_cubin
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
 
-class PreparedLaunch:
-    """One launch of our own kernel with its arguments packed."""
+class LaunchForm:
+    """One launch without its arrays: what it has in common with the same op of every layer."""
 
-    def __init__(
-        self, kernel: Kernel, launch: Launch, pointers: Sequence[int], stream: int
-    ) -> None:
-        """Pack the arguments.
+    def __init__(self, kernel: Kernel, launch: Launch, stream: int) -> None:
+        """Find the function and fill in the configuration.
 
         Args:
             kernel: whose ``.cu`` file it is.
             launch: function, geometry and scalars.
-            pointers: of the arrays, 0 for an optional one that is left out.
             stream: the CUstream.
 
         Raises:
@@ -44,14 +44,14 @@ class PreparedLaunch:
                     f"{kernel.name}: a scalar of {launch.function} is the {type(scalar).__name__} "
                     f"{scalar!r}, expected a NumPy scalar of the parameter's type, as np.int32"
                 )
-        self._driver = driver
+        assert kernel.source is not None, f"{kernel.name}: launches without a source file"
         self.label = launch.function
-        self._function = driver.CUfunction(_function(kernel, launch))
-        values: list[np.generic] = [np.uint64(pointer) for pointer in pointers]
-        values += launch.scalars
-        # The driver reads each argument where its pointer says; the arrays keep both alive.
-        self._values = [np.array([value]) for value in values]
-        self._pointers = np.array([value.ctypes.data for value in self._values], np.uint64)
+        self.operands = launch.operands or tuple([operand.name for operand in kernel.operands])
+        # Each scalar in the low bytes of a word of its own, where the driver reads it.
+        self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
+        arch = launch.arch or device_arch()
+        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes)
+        self.function = driver.CUfunction(pointer)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
@@ -64,8 +64,28 @@ class PreparedLaunch:
             )
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
-        self._config = config
-        self._arguments = int(self._pointers.ctypes.data)
+        self.config = config
+        self.launch = driver.cuLaunchKernelEx
+
+
+class PreparedLaunch:
+    """One launch of our own kernel with its arguments packed."""
+
+    def __init__(self, form: LaunchForm, pointers: Sequence[int]) -> None:
+        """Pack the arguments.
+
+        Args:
+            form: the launch.
+            pointers: of the form's operands, 0 for an optional one that is left out.
+        """
+        self.label = form.label
+        self._form = form
+        values = [*pointers, *form.scalars]
+        # The values, and after them where each one is, as the driver wants to be told.
+        self._words = array("Q", values + values)
+        first, nbytes = self._words.buffer_info()[0], 8 * len(values)
+        self._words[len(values) :] = array("Q", range(first, first + nbytes, 8))
+        self._arguments = first + nbytes
 
     def __call__(self) -> None:
         """Queue the launch.
@@ -73,7 +93,8 @@ class PreparedLaunch:
         Raises:
             RuntimeError: the driver refuses it; the message names the function.
         """
-        (error,) = self._driver.cuLaunchKernelEx(self._config, self._function, self._arguments, 0)
+        form = self._form
+        (error,) = form.launch(form.config, form.function, self._arguments, 0)
         if error:
             raise RuntimeError(f"launch: {self.label} fails with {error.name}")
 
@@ -123,15 +144,67 @@ def prepare(
         TypeError, ValueError: an array has another dtype, shape or layout than declared, the
             workspace is too small, or the kernel has no CUDA form.
     """
+    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream)
+    if not plan.parts:
+        return []
+    given = 0 if workspace is None else int(workspace.nbytes)
+    if plan.workspace_bytes > given:
+        raise ValueError(
+            f"{kernel.name}: workspace is {given} bytes, expected at least {plan.workspace_bytes}"
+        )
+    pointers = dict.fromkeys(plan.operands, 0)
+    for name, operand in zip(plan.operands, arrays, strict=False):
+        pointers[name] = int(operand.data.ptr)
+    pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
+    prepared: list[Prepared] = []
+    for part in plan.parts:
+        if isinstance(part, LaunchForm):
+            prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
+        else:
+            product = cublaslt.plan(part, pointers.get("bias", 0), stream=stream)
+            where = (pointers["out"], pointers["x"], pointers["weight"], pointers[WORKSPACE])
+            prepared.append(PreparedProduct(cublaslt, product, where, stream))
+    return prepared
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a kernel runs on arrays of certain types, wherever they are.
+
+    Args:
+        operands: names, in the order of the arrays.
+        parts: the launches and products.
+        workspace_bytes: that they need.
+    """
+
+    operands: tuple[str, ...]
+    parts: tuple[LaunchForm | MatrixShape, ...]
+    workspace_bytes: int
+
+
+# Shape, dtype, and the strides where there are gaps between the elements.
+_ArrayKey = tuple[tuple[int, ...], np.dtype[Any], tuple[int, ...] | None]
+
+
+def _key(array: DeviceArray) -> _ArrayKey:
+    return array.shape, array.dtype, None if array.flags.c_contiguous else array.strides
+
+
+@lru_cache(maxsize=4096)  # a few kinds of op at each size: a model's layers are alike
+def _plan(
+    kernel: Kernel, arrays: tuple[_ArrayKey, ...], scalars: tuple[tuple[str, Any], ...], stream: int
+) -> _Plan:
+    """Check the arrays against the declaration, and find the launches. Raises as ``prepare``."""
+    attrs = dict(scalars)
     if kernel.launches is None:
         raise ValueError(f"{kernel.name}: has no CUDA form, expected launches and a .cu file")
-    if len(arrays) > len(kernel.operands):
-        known = ", ".join(operand.name for operand in kernel.operands)
+    names = tuple([operand.name for operand in kernel.operands])
+    if len(arrays) > len(names):
         raise TypeError(
-            f"{kernel.name}: got {len(arrays)} arrays, expected at most {len(kernel.operands)} "
-            f"({known})"
+            f"{kernel.name}: got {len(arrays)} arrays, expected at most {len(names)} "
+            f"({', '.join(names)})"
         )
-    types = [_array_type(kernel, operand.name, array) for operand, array in _pairs(kernel, arrays)]
+    types = [_array_type(kernel, name, key) for name, key in zip(names, arrays, strict=False)]
     # Written operands come first, UPDATE ones among them: pick the WRITE ones by their place.
     written = [t for o, t in zip(kernel.operands, types, strict=False) if o in kernel.produced]
     supplied = [t for o, t in zip(kernel.operands, types, strict=False) if o not in kernel.produced]
@@ -140,58 +213,32 @@ def prepare(
         if found != wanted:
             raise ValueError(f"{kernel.name}: {operand.name} is {found}, expected {wanted}")
     if any(size == 0 for size in axes.values()):
-        return []  # no rows: a grid of 0 blocks is an error on the device
-    pointers = {o.name: 0 for o in kernel.operands}
-    pointers |= {o.name: int(array.data.ptr) for o, array in _pairs(kernel, arrays)}
-    prepared: list[Prepared] = []
+        return _Plan(names, (), 0)  # no rows: a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
-    needed = kernel.workspace_bytes(axes, dtype, attrs)
-    given = 0 if workspace is None else int(workspace.nbytes)
-    if needed > given:
-        raise ValueError(f"{kernel.name}: workspace is {given} bytes, expected at least {needed}")
-    pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
-    arch = device_arch()
-    parts = [
-        part
-        for launch in kernel.launches(axes, dtype, **attrs)
-        for part in (launch.on(arch) if isinstance(launch, Launch) else (launch,))
-    ]
-    for launch in parts:
-        if isinstance(launch, Launch):
-            names = launch.operands or [operand.name for operand in kernel.operands]
-            prepared.append(
-                PreparedLaunch(kernel, launch, [pointers[name] for name in names], stream)
-            )
+    parts: list[LaunchForm | MatrixShape] = []
+    for part in kernel.launches(axes, dtype, **attrs):
+        if isinstance(part, Launch):
+            parts += [LaunchForm(kernel, one, stream) for one in part.on(device_arch())]
         else:
-            bias = pointers.get("bias", 0)
-            shape = MatrixShape(
-                axes["tokens"], axes["out_features"], axes["in_features"], dtype, bool(bias)
-            )
-            plan = cublaslt.plan(shape, bias, stream=stream)
-            where = (
-                pointers["out"],
-                pointers["x"],
-                pointers["weight"],
-                pointers[WORKSPACE],
-            )
-            prepared.append(PreparedProduct(cublaslt, plan, where, stream))
-    return prepared
+            has_bias = "bias" in names[: len(arrays)]
+            sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
+            parts.append(MatrixShape(*sizes, dtype, has_bias))
+    return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
 
 
-def _pairs(kernel: Kernel, arrays: Sequence[DeviceArray]) -> list[tuple[Any, DeviceArray]]:
-    return list(zip(kernel.operands, arrays, strict=False))
-
-
-def _array_type(kernel: Kernel, name: str, array: DeviceArray) -> ArrayType:
-    names = {dtype: key for key, dtype in DTYPES.items()}
-    if array.dtype not in names:
-        raise TypeError(f"{kernel.name}: {name} is {array.dtype}, expected one of {[*DTYPES]}")
-    if not array.flags.c_contiguous:
+def _array_type(kernel: Kernel, name: str, key: _ArrayKey) -> ArrayType:
+    shape, dtype, strides = key
+    if dtype not in _NAMES:
+        raise TypeError(f"{kernel.name}: {name} is {dtype}, expected one of {[*DTYPES]}")
+    if strides is not None:
         raise ValueError(
-            f"{kernel.name}: {name} has strides {array.strides}, expected a contiguous array; "
+            f"{kernel.name}: {name} has strides {strides}, expected a contiguous array; "
             "copy it with cupy.ascontiguousarray"
         )
-    return ArrayType(tuple(array.shape), names[array.dtype])
+    return ArrayType(shape, _NAMES[dtype])
+
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @cache
@@ -203,27 +250,24 @@ def device_arch() -> str:
 
 
 @cache
-def _function(kernel: Kernel, launch: Launch) -> int:
-    """The CUfunction of a launch, compiled for the current device or from the cache."""
+def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
+    """The CUfunction, compiled for an architecture or from the cache of compiled ones."""
     import cupy
     from cuda.bindings import driver
 
-    assert kernel.source is not None, f"{kernel.name}: launches without a source file"
-    cubin = compile_cubin(kernel.source, launch.function, launch.arch or device_arch())
+    cubin = compile_cubin(source, function, arch)
     module = cupy.cuda.function.Module()
     module.load(cubin.data)
     found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     pointer = int(found.ptr)
-    if cubin.shared_bytes + launch.shared_bytes > 48 * 1024:  # above it a kernel must opt in
+    if cubin.shared_bytes + shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (error,) = driver.cuFuncSetAttribute(
-            driver.CUfunction(pointer), attribute, launch.shared_bytes
-        )
+        (error,) = driver.cuFuncSetAttribute(driver.CUfunction(pointer), attribute, shared_bytes)
         if error:
             raise RuntimeError(
-                f"launch: {launch.function} asks for {launch.shared_bytes} bytes of shared memory, "
-                f"and the driver answers {error.name}"
+                f"launch: {function} asks for {shared_bytes} bytes of shared memory, and the "
+                f"driver answers {error.name}"
             )
     return pointer
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from cugraphs.device_choice import (
 from cugraphs.engine import Engine
 from cugraphs.ladder import Ladder, OffLadder
 from cugraphs.memory_map import MemoryMap
+from cugraphs.metrics import EngineMetrics
 from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
@@ -32,6 +33,9 @@ from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.statistics import EngineStats
 from cugraphs.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
 
 _log = logging.getLogger("cugraphs")
 
@@ -160,6 +164,18 @@ class LLM:
     def stats(self) -> EngineStats:
         """Requests, tokens, steps by rung and reason, KV blocks and host time since the start."""
         return self.engine.stats()
+
+    def export_metrics(self, registry: CollectorRegistry | None = None) -> None:
+        """Register counters and times with prometheus-client (the extra ``metrics``).
+
+        Args:
+            registry: None is prometheus-client's own.
+
+        Raises:
+            RuntimeError: it is not installed.
+            ValueError: the registry has an engine's metrics already.
+        """
+        EngineMetrics(self.engine.stats, self.engine.on_finished, registry)
 
     def generate(
         self,

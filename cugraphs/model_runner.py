@@ -198,8 +198,8 @@ class ModelRunner:
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
-            self.decode.capture(self._run_dead_rows, progress)
-        if mode in ("piecewise", "full_and_piecewise"):
+            self.decode.capture(_fill_dead_rows, progress)
+        if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
             self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
         self.graph_bytes = max(free - self.device.free_bytes, 0)
@@ -342,13 +342,6 @@ class ModelRunner:
                 positions[last] = chunk.start + len(chunk.token_ids)
         self.mirror.advance(token_ids, row_ids, positions)
 
-    def _run_dead_rows(self, rows: int) -> None:
-        """An eager decode step of rows without a sequence: it loads all that the step needs."""
-        inputs = self.decode.inputs(rows)
-        inputs["changes"][:, 0] = -1
-        fill_decode(inputs, ())
-        self.decode.run(rows)
-
     def _capture_pieces(self) -> None:
         """Capture the runs of ops between attention at every token rung, the largest first."""
         rungs = token_ladder(self.plan.state.num_slots, self.plan.max_num_batched_tokens)
@@ -364,8 +357,6 @@ class ModelRunner:
                 _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
                 return
             self.counts.captures += len(graphs)
-            if not graphs:
-                return  # a device without graphs
         self._token_rungs = rungs
 
     def _affordable_blocks(self, memory_bytes: int) -> int:
@@ -386,3 +377,9 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
+
+
+def _fill_dead_rows(inputs: Mapping[str, Array]) -> None:
+    """A decode step of rows without a sequence, that changes nothing."""
+    inputs["changes"][:, 0] = -1
+    fill_decode(inputs, ())

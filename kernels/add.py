@@ -20,6 +20,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
 from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
@@ -91,5 +92,8 @@ ADD = Kernel(
         Case("one_element", _inputs(1, 1)),
         Case("small_and_large", _inputs(5, 576, 1e-3)),
         Case("cancelling", _cancelling),
+    ),
+    benchmarks=tuple(
+        Case(name, _inputs(rows, model.hidden)) for name, model, rows in rowwise_sizes()
     ),
 )

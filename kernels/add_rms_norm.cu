@@ -3,8 +3,9 @@
 //
 // In float32; rounds to T at the store of sum, which the norm reads rounded, and at the store of out.
 // One block per token, kWidth elements a load; kWidth divides hidden. A thread keeps its part of the
-// row in registers, kHeld = ceil(hidden / kWidth / kThreads) vectors, so every array moves once. The
-// order of the sum of squares is that of rms_norm, so out has the bits of add followed by rms_norm.
+// row in registers, kHeld = ceil(hidden / kWidth / kThreads) vectors, so every array moves once, and
+// all loads are under way before the first is used. The order of the sum of squares is that of
+// rms_norm, so out has the bits of add followed by rms_norm.
 #include "common.cuh"
 
 template <typename T, int kWidth, int kThreads, int kHeld>
@@ -25,15 +26,27 @@ __global__ void __launch_bounds__(kThreads, 1) add_rms_norm(
   Vector* out_row = reinterpret_cast<Vector*>(out + row);
   const int vectors = hidden / kWidth;
 
-  Vector held[kHeld];
+  Vector held[kHeld], right[kHeld], gains[kHeld];
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int i = h * kThreads + threadIdx.x;
+    if (i < vectors) {
+      held[h] = a_row[i];
+      right[h] = b_row[i];
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int i = h * kThreads + threadIdx.x;
+    if (i < vectors) gains[h] = weights[i];
+  }
   float squares = 0.0f;
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int i = h * kThreads + threadIdx.x;
     if (i < vectors) {
-      const Vector left = a_row[i], right = b_row[i];
       for (int k = 0; k < kWidth; ++k) {
-        held[h].v[k] = from_float<T>(to_float(left.v[k]) + to_float(right.v[k]));
+        held[h].v[k] = from_float<T>(to_float(held[h].v[k]) + to_float(right[h].v[k]));
         const float value = to_float(held[h].v[k]);
         squares += value * value;
       }
@@ -45,10 +58,9 @@ __global__ void __launch_bounds__(kThreads, 1) add_rms_norm(
   for (int h = 0; h < kHeld; ++h) {
     const int i = h * kThreads + threadIdx.x;
     if (i < vectors) {
-      const Vector gains = weights[i];
       Vector result;
       for (int k = 0; k < kWidth; ++k) {
-        result.v[k] = from_float<T>(to_float(held[h].v[k]) * scale * to_float(gains.v[k]));
+        result.v[k] = from_float<T>(to_float(held[h].v[k]) * scale * to_float(gains[h].v[k]));
       }
       out_row[i] = result;
     }

@@ -24,8 +24,9 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import row_shape, vector_width
 from .precision import quiet, store, widen
 from .rms_norm import normalised
 
@@ -57,8 +58,7 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """One block a token, of the width and threads that RMS_NORM has, for the same bits."""
     hidden = axes["hidden"]
     width = vector_width(dtype, hidden)
-    threads = block_threads(hidden // width)
-    held = -(-(hidden // width) // threads)
+    threads, held = row_shape(hidden // width)
     return (
         Launch(
             function=f"add_rms_norm<{CUDA_TYPES[dtype]}, {width}, {threads}, {held}>",
@@ -108,5 +108,9 @@ ADD_RMS_NORM = Kernel(
         Case("small_scale", _inputs(5, 96, 1e-3), {"eps": 1e-5}),  # shows a wrong eps
         Case("large_scale", _inputs(5, 96, 300.0), {"eps": 1e-5}),
         Case("zero_sum", _zero_sum, {"eps": 1e-5}),
+    ),
+    benchmarks=tuple(
+        Case(name, _inputs(rows, model.hidden), {"eps": 1e-5})
+        for name, model, rows in rowwise_sizes()
     ),
 )

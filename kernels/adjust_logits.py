@@ -31,6 +31,7 @@ from .precision import quiet
 PROMPT_BIT = 1 << 30
 """Bit of a token's count that says it is in the prompt; the bits below count it in the output."""
 
+
 @quiet
 def adjust_logits(
     logits: Array,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,14 +10,20 @@ import numpy as np
 
 from cugraphs.kernel import Array
 
+MAX_DRAWN = (1 << 22) + 1  # odd, so that rows of a matrix differ
 Make = Callable[[np.random.Generator, np.dtype[Any]], tuple[Array, ...]]
 
 
 def normal(
     rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int], scale: float = 1.0
 ) -> Array:
-    """Normally distributed numbers of standard deviation ``scale``, rounded to ``dtype``."""
-    return (rng.standard_normal(tuple(shape)) * scale).astype(dtype)
+    """Normally distributed numbers of standard deviation ``scale``, rounded to ``dtype``.
+
+    Beyond 4 million they repeat: the arrays of a benchmark would take minutes to draw.
+    """
+    count = math.prod(shape)
+    drawn = (rng.standard_normal(min(count, MAX_DRAWN)) * scale).astype(dtype)
+    return np.resize(drawn, tuple(shape)) if count > MAX_DRAWN else drawn.reshape(shape)
 
 
 def int32(values: Sequence[int] | Array) -> Array:

@@ -1,10 +1,11 @@
 // embedding: out[t, :] = table[token_ids[t], :], zeros where the id is negative (a dead row)
 //
-// Copies, so it rounds nothing. A thread moves kWidth elements, which divides hidden; blockIdx.x is the
-// token and blockIdx.y the part of its row. Does not check that an id is below the vocabulary's size.
+// Copies, so it rounds nothing. blockIdx.x is the token and blockIdx.y the part of its row: a block
+// moves kLoads * kThreads vectors of kWidth elements, a thread every kThreads-th of them; kWidth
+// divides hidden. Does not check that an id is below the vocabulary's size.
 #include "common.cuh"
 
-template <typename T, int kWidth, int kThreads>
+template <typename T, int kWidth, int kThreads, int kLoads>
 __global__ void __launch_bounds__(kThreads) embedding(
     T* __restrict__ out,                // [tokens, hidden]
     const int* __restrict__ token_ids,  // [tokens]
@@ -12,10 +13,21 @@ __global__ void __launch_bounds__(kThreads) embedding(
     int hidden) {
   using Vector = Pack<T, kWidth>;
   const int vectors = hidden / kWidth;
-  const int column = blockIdx.y * kThreads + threadIdx.x;
-  if (column >= vectors) return;
+  const int first = blockIdx.y * (kLoads * kThreads) + threadIdx.x;
   const long long id = token_ids[blockIdx.x], row = blockIdx.x;
-  Vector values = zeros<T, kWidth>();
-  if (id >= 0) values = reinterpret_cast<const Vector*>(table)[id * vectors + column];
-  reinterpret_cast<Vector*>(out)[row * vectors + column] = values;
+  const Vector* source = reinterpret_cast<const Vector*>(table) + id * vectors;
+  Vector* target = reinterpret_cast<Vector*>(out) + row * vectors;
+
+  Vector values[kLoads];
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) {
+    const int column = first + u * kThreads;
+    values[u] = zeros<T, kWidth>();
+    if (id >= 0 && column < vectors) values[u] = source[column];
+  }
+#pragma unroll
+  for (int u = 0; u < kLoads; ++u) {
+    const int column = first + u * kThreads;
+    if (column < vectors) target[column] = values[u];
+  }
 }

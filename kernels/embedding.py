@@ -25,8 +25,11 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, int32, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import LOADS_OF_THREAD, block_threads, vector_width
+
+MANY_TOKENS = 1024  # of prefill
 
 
 def reference(token_ids: Array, table: Array) -> tuple[Array]:
@@ -54,14 +57,20 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """One thread a vector; a token's row is split over blocks where it is long."""
+    """A block a token's row, or a part of it where it is long.
+
+    A thread has more loads under way where there are many tokens, since each waits for its id.
+    """
     hidden = axes["hidden"]
     width = vector_width(dtype, hidden)
-    threads = block_threads(hidden // width)
+    vectors = hidden // width
+    most = LOADS_OF_THREAD if axes["tokens"] < MANY_TOKENS else 2 * LOADS_OF_THREAD
+    threads = block_threads(-(-vectors // most))
+    loads = min(-(-vectors // threads), most)
     return (
         Launch(
-            function=f"embedding<{CUDA_TYPES[dtype]}, {width}, {threads}>",
-            grid=(axes["tokens"], -(-(hidden // width) // threads), 1),
+            function=f"embedding<{CUDA_TYPES[dtype]}, {width}, {threads}, {loads}>",
+            grid=(axes["tokens"], -(-vectors // (threads * loads)), 1),
             block=threads,
             scalars=(np.int32(hidden),),
         ),
@@ -71,6 +80,16 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
 def _inputs(vocab: int, hidden: int, token_ids: Sequence[int]) -> Make:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         return int32(token_ids), normal(rng, dtype, (vocab, hidden))
+
+    return make
+
+
+def _distinct(tokens: int, hidden: int) -> Make:
+    """Tokens that all differ, so that each row comes from memory, from a table of 4 times more."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        token_ids = rng.permutation(4 * tokens)[:tokens]
+        return int32(token_ids), normal(rng, dtype, (4 * tokens, hidden))
 
     return make
 
@@ -93,5 +112,10 @@ EMBEDDING = Kernel(
         Case("only_dead_rows", _inputs(20, 8, [-1, -1])),
         Case("wide", _inputs(7, 4096, [6, 0, 3])),
         Case("partial_block", _inputs(7, 2568, [6, -1, 3])),
+        Case("many_tokens", _inputs(7, 40, [*range(6, -1, -1)] * 147)),
+        Case("two_blocks_a_row", _inputs(7, 9000, [6, -1, 3])),
+    ),
+    benchmarks=tuple(
+        Case(name, _distinct(rows, model.hidden)) for name, model, rows in rowwise_sizes()
     ),
 )

@@ -1,10 +1,16 @@
-"""How launches are shaped: vector widths, block sizes. Follows from axes and dtypes alone."""
+"""How launches are shaped: vector widths, block sizes, loads. Follows from axes and dtypes alone.
+
+Memory answers after some 0.7 us, so a card reads at its full rate only while megabytes of loads
+are under way. Where threads are many, one load of 16 bytes each is enough; where a block holds a
+row, and its threads wait for each other, each has several.
+"""
 
 from __future__ import annotations
 
 from cugraphs.kernel import DTYPES
 
 MAX_LOAD_BYTES = 16  # the widest load of a thread
+LOADS_OF_THREAD = 4  # of one array, in flight at once, where a block holds a row
 
 
 def vector_width(dtype: str, *sizes: int) -> int:
@@ -21,3 +27,12 @@ def block_threads(work_items: int, maximum: int = 256) -> int:
     while threads < min(work_items, maximum):
         threads *= 2
     return threads
+
+
+def row_shape(vectors: int) -> tuple[int, int]:
+    """Threads and vectors of each, for a block that holds a whole row of so many vectors.
+
+    They follow from the row alone, so its sums are added in one order whatever rows are beside it.
+    """
+    threads = block_threads(-(-vectors // LOADS_OF_THREAD), 512)
+    return threads, -(-vectors // threads)

@@ -1,14 +1,16 @@
 // linear: out[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n] if there is a bias
 //
+// linear is for few rows, all of which a block has; linear_tiles.cuh, for any number, where a row must
+// have the same bits whatever is beside it.
+//
 // Products, sum and bias in float32; rounds to T once, at the store. A warp makes kOutputs columns of
 // kRows rows: its lanes share the sum over k, kWidth elements a load, and kWidth divides in_features.
-// So a weight is read once for kRows rows, kUnroll * kOutputs loads of it in flight in each lane.
-// blockIdx.x is the group of columns, blockIdx.y the group of rows.
+// So a weight is read once, kUnroll * kOutputs loads of it in flight in each lane.
 //
 // The order of a sum depends on kWidth alone, and its operations are spelled out as fmaf: a row has
-// the same bits whatever kRows, kOutputs and the rows beside it. Does not use tensor cores, does not
-// split k over warps, and reads all of the weight again for every kRows rows.
+// the same bits whatever kRows and kOutputs. Does not use tensor cores, nor split k over warps.
 #include "common.cuh"
+#include "linear_tiles.cuh"
 
 template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear(
@@ -23,7 +25,6 @@ __global__ void __launch_bounds__(kThreads, 1) linear(
   constexpr int kUnroll = 4;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int first_output = (blockIdx.x * (kThreads / 32) + warp) * kOutputs;
-  const int first_row = blockIdx.y * kRows;
   const int vectors = in_features / kWidth;
   if (first_output >= out_features) return;
 
@@ -32,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear(
   const Vector* weights[kOutputs];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const long long row = min(first_row + r, tokens - 1);
+    const long long row = min(r, tokens - 1);
     rows[r] = reinterpret_cast<const Vector*>(x) + row * vectors;
   }
 #pragma unroll
@@ -76,10 +77,10 @@ __global__ void __launch_bounds__(kThreads, 1) linear(
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
       float sum = lanes_sum<32>(sums[r][o]);
-      const int row = first_row + r, output = first_output + o;
-      if (lane == 0 && row < tokens && output < out_features) {
+      const int output = first_output + o;
+      if (lane == 0 && r < tokens && output < out_features) {
         if (bias != nullptr) sum += to_float(bias[output]);
-        out[static_cast<long long>(row) * out_features + output] = from_float<T>(sum);
+        out[static_cast<long long>(r) * out_features + output] = from_float<T>(sum);
       }
     }
   }

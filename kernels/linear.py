@@ -4,8 +4,9 @@ Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum
 ``in_features``, by the number of rows; some of its kernels even treat rows of one tile differently.
 So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
-On the GPU a kernel of our own, whose order does not depend on the rows, computes few rows and, with
-``batch_invariant``, any number of them; cuBLASLt computes the rest.
+On the GPU a kernel of our own computes few rows, and cuBLASLt more of them; with
+``batch_invariant`` ``linear_tiles.cuh``, whose order of operations is the same in every tile,
+computes any number.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MATRICES
 from .case_arrays import Make, normal
 from .launch_shapes import vector_width
+from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
@@ -39,7 +42,6 @@ MATVEC_MAX_ROWS = 3
 
 # On the GPU our own kernel reads the weight once for so many rows, faster than cuBLASLt does.
 FEW_ROWS = 4
-TILE_ROWS = 8  # rows that share one read of the weight where more than that are computed by it
 
 
 @quiet
@@ -79,18 +81,20 @@ def cost(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> Cost:
 def launches(
     axes: Axes, dtype: str, *, batch_invariant: bool = False
 ) -> tuple[Launch | MatrixProduct, ...]:
-    """Our own kernel for few rows, and for any number if the batch must not matter."""
+    """Our own kernel for few rows, cuBLASLt for more; tiles if the batch must not matter."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
-    if tokens > FEW_ROWS and not batch_invariant:
+    if batch_invariant:
+        return tuple(tile_launches(axes, dtype))
+    if tokens > FEW_ROWS:
         return (MatrixProduct(),)
     width, threads = vector_width(dtype, in_features), 128
-    rows = next((count for count in (1, 2, FEW_ROWS) if tokens <= count), TILE_ROWS)
+    rows = next(count for count in (1, 2, FEW_ROWS) if tokens <= count)
     outputs = 1 if rows == 1 else 2
     outputs_of_block = outputs * threads // 32
     return (
         Launch(
             function=f"linear<{CUDA_TYPES[dtype]}, {width}, {rows}, {outputs}, {threads}>",
-            grid=(-(-out_features // outputs_of_block), -(-tokens // rows), 1),
+            grid=(-(-out_features // outputs_of_block), 1, 1),
             block=threads,
             scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
         ),
@@ -98,9 +102,10 @@ def launches(
 
 
 def workspace(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> int:
-    """What cuBLASLt may use."""
-    is_product = axes["tokens"] > FEW_ROWS and not batch_invariant
-    return MatrixProduct.workspace_bytes if is_product else 0
+    """What cuBLASLt may use, or sums of parts need."""
+    if batch_invariant:
+        return workspace_bytes(axes, dtype)
+    return MatrixProduct.workspace_bytes if axes["tokens"] > FEW_ROWS else 0
 
 
 def _inputs(tokens: int, in_features: int, out_features: int, *, bias: bool = False) -> Make:
@@ -125,6 +130,8 @@ def _last_feature(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array
     weight[:, -1] += 1
     return x, weight
 
+
+_INVARIANT = {"batch_invariant": True}
 
 LINEAR = Kernel(
     name="linear",
@@ -155,8 +162,34 @@ LINEAR = Kernel(
         Case("four_rows_bias", _inputs(4, 264, 17, bias=True)),
         Case("positive", _positive),
         Case("last_feature", _last_feature),
-        Case("batch_invariant", _inputs(9, 100, 33), {"batch_invariant": True}),
-        Case("batch_invariant_tiles", _inputs(19, 1304, 21, bias=True), {"batch_invariant": True}),
-        Case("batch_invariant_bias", _inputs(2, 64, 50, bias=True), {"batch_invariant": True}),
+        # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.
+        Case("batch_invariant", _inputs(9, 99, 33), _INVARIANT),
+        Case("batch_invariant_one_row", _inputs(1, 64, 48), _INVARIANT),
+        Case("batch_invariant_one_element", _inputs(1, 1, 1), _INVARIANT),
+        Case("batch_invariant_bias", _inputs(2, 72, 50, bias=True), _INVARIANT),
+        Case("batch_invariant_parts", _inputs(3, 2600, 70, bias=True), _INVARIANT),
+        Case("batch_invariant_odd_parts", _inputs(18, 1030, 9, bias=True), _INVARIANT),
+        Case("batch_invariant_last_feature", _last_feature, _INVARIANT),
+        Case("batch_invariant_positive", _positive, _INVARIANT),
+        # One row less, as many as and one more than each height of tiles has, and columns too.
+        Case("batch_invariant_15", _inputs(15, 136, 63), _INVARIANT),
+        Case("batch_invariant_16", _inputs(16, 520, 64), _INVARIANT),
+        Case("batch_invariant_17", _inputs(17, 64, 65, bias=True), _INVARIANT),
+        Case("batch_invariant_33", _inputs(33, 584, 130), _INVARIANT),
+        Case("batch_invariant_65", _inputs(65, 200, 257, bias=True), _INVARIANT),
+        Case("batch_invariant_257", _inputs(257, 72, 129), _INVARIANT),
+        Case("batch_invariant_wide_32", _inputs(32, 40, 8194), _INVARIANT),
+        Case("batch_invariant_wide_64", _inputs(64, 40, 8201, bias=True), _INVARIANT),
+        Case("batch_invariant_wide_128", _inputs(128, 40, 8200), _INVARIANT),
+    ),
+    benchmarks=tuple(
+        Case(
+            f"8b_{matrix}_{rows}_row{'s' * (rows > 1)}{'_invariant' * invariant}",
+            _inputs(rows, in_features, out_features),
+            {"batch_invariant": invariant},
+        )
+        for matrix, (out_features, in_features) in MATRICES.items()
+        for rows in (1, 16, 64, 256)
+        for invariant in (False, True)
     ),
 )

@@ -15,6 +15,7 @@ Rounding: in float32 (float64 when the logits are float64), one rounding at the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from cugraphs.kernel import (
     compute_dtype,
 )
 
+from .benchmark_sizes import VOCAB
 from .precision import quiet, widen
 from .row_order import (
     MAX_CANDIDATES,
@@ -154,6 +156,8 @@ def _case(
     banned: float = 0.0,
     broken: bool = False,
     max_logprobs: int = 20,
+    rows: int = 12,
+    wanted: Sequence[int] = (),
 ) -> Case:
     """Make 12 rows that want -1 to ``max_logprobs`` tokens beside a sampled or a given target.
 
@@ -165,16 +169,18 @@ def _case(
         banned: share of the tokens that have a logit of -inf.
         broken: give some rows NaN, +inf or only -inf.
         max_logprobs: columns of the list.
+        rows: of the step.
+        wanted: by rows 0, 1, ..., repeating; by default from -1, a row that wants nothing.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        rows = 12
+        default = (-1, 0, 1, max_logprobs // 2, max_logprobs)
         logits = rng.normal(scale=scale, size=(rows, vocab))
         if levels:
             logits = rng.integers(levels, size=(rows, vocab)).astype(np.float64)
         logits[rng.random((rows, vocab)) < banned] = -np.inf
         logits[:, rng.integers(vocab)] = 1.0  # no row is without a token by chance
-        num_logprobs = np.resize(np.array([-1, 0, 1, max_logprobs // 2, max_logprobs]), rows)
+        num_logprobs = np.resize(np.array(wanted or default), rows)
         logits[num_logprobs < 0] = np.nan
         token_ids = rng.integers(vocab, size=rows)
         if broken:
@@ -225,4 +231,5 @@ LOGPROBS = Kernel(
         _case("large_vocab", 128_256),
         _case("many_ties", 20_000, levels=1),  # more than a block sorts
     ),
+    benchmarks=(_case("64x128256_top_20", VOCAB, rows=64, wanted=[20]),),
 )

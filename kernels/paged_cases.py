@@ -125,8 +125,12 @@ def decode_case(
     q_scale: float = 1.0,
     scale: float | None = None,
     block_size: int = BLOCK_SIZE,
+    shared_blocks: int = 0,
 ) -> Case:
     """A case of decode attention: one query for each sequence; length 0 is a dead row.
+
+    Sequences have their slots in random order, and there is a slot more, which no row has; its
+    table names the scratch block 0.
 
     Args:
         name: of the case.
@@ -137,14 +141,20 @@ def decode_case(
         q_scale: standard deviation of q.
         scale: of the scores; head_dim**-0.5 by default.
         block_size: of the cache.
+        shared_blocks: so many blocks of every sequence are those that the first one begins with,
+            and the last of them stands in each table twice.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache, tables = filled_cache(rng, dtype, seq_lens, shape, unread, block_size)
+        if shared_blocks:
+            tables[:, :shared_blocks] = tables[0, :shared_blocks]
+            tables[:, shared_blocks] = tables[:, shared_blocks - 1]
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
         return q, k_cache, v_cache, *in_slots(rng, tables, seq_lens), int32(seq_lens)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
+    attrs = shape.attention_attrs(batch_invariant, scale)
+    return Case(name, make, attrs, round(float(np.mean(seq_lens))))
 
 
 def prefill_case(
@@ -183,4 +193,5 @@ def prefill_case(
         where = in_slots(rng, tables, seq_lens)
         return q, k_cache, v_cache, *where, int32(seq_lens), int32(starts)
 
-    return Case(name, make, shape.attention_attrs(batch_invariant, scale))
+    attrs = shape.attention_attrs(batch_invariant, scale)
+    return Case(name, make, attrs, round(float(np.mean(seq_lens))))

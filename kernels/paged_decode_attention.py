@@ -1,17 +1,19 @@
 """Attention of one new token per sequence over the paged KV cache (decode).
 
 ``out[r, h] = softmax(scale * q[r, h] @ K.T) @ V``, K and V the first ``seq_lens[r]`` tokens of the
-sequence's blocks, of the KV head that head ``h`` shares (``h // (heads/kv_heads)``).
+sequence ``row_ids[r]``, of the KV head that head ``h`` shares (``h // (heads/kv_heads)``).
 
 Rounding: scores, softmax and sum in float32, one rounding at the store. A dead row (length 0) gives
 zeros. Blocks after the last one that holds a token are not read, slots after the last token do not
-enter the result: they may hold NaN. Each row is computed alone, at its own length, so its bits do
-not depend on the rows beside it, with ``batch_invariant`` or without.
+enter the result: they may hold NaN. On the GPU a row is cut into parts, which several blocks take:
+so that all rows together make enough of them, or, with ``batch_invariant``, by the row's own length
+alone; then its bits do not depend on the rows beside it.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     Axes,
@@ -28,7 +31,8 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .launch_shapes import vector_width
+from .benchmark_sizes import MODELS
+from .launch_shapes import block_threads, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -40,9 +44,23 @@ CHUNK_BLOCKS = 32
 # product in OpenBLAS (which also stalls all its threads when another process has their cores).
 MATVEC_MAX_GROUP = 8
 
-# On the GPU: query heads that one block computes for one read of K and V, bounded by registers.
-MAX_HEADS_OF_BLOCK = 8
-THREADS = 256
+# On the GPU: query heads that one block computes for one read of K and V.
+MAX_HEADS_OF_TILES = 16  # the rows of a matrix fragment; half of them for large heads
+MAX_HEADS_OF_VECTORS = 8  # bounded by registers
+MAX_HEAD_DIM_OF_TILES = 256  # bounded by registers, as is what counts as a large head
+LARGE_HEAD_DIM = 128
+RING_BYTES = 74 << 10  # shared memory of a block: less than what every card gives it
+TILE_TOKENS = 16
+UNIT_TOKENS = 64  # a part of a row is whole units
+
+BLOCKS = 264  # two for each multiprocessor of an H100; each takes an equal share of the work
+MIN_UNITS_OF_SHARE = 2  # less is not worth a block
+
+# Batch invariant, a row is cut by its own length: into so many parts, unless they were too small.
+PARTS_OF_ROW = 32
+MIN_UNITS_OF_PART = 4
+
+FOLD_ROWS = 64  # blocks that fold the parts of rows, for each head
 
 
 @quiet
@@ -67,7 +85,7 @@ def reference(
         row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
-        batch_invariant: changes nothing: a row's bits follow from its own sequence anyway.
+        batch_invariant: changes nothing here: NumPy computes each row alone anyway.
 
     Returns:
         T [rows, q_size].
@@ -192,30 +210,45 @@ def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False)
     )
 
 
-def launches(
-    axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
-) -> tuple[Launch, ...]:
-    """One block for each row, KV head and part of its query heads."""
-    template, parts = row_template(axes, dtype)
-    return (
-        Launch(
-            function=f"paged_decode_attention<{template}>",
-            grid=(axes["rows"], axes["kv_heads"], parts),
-            block=THREADS,
-            scalars=head_scalars(axes, scale),
-        ),
-    )
+@dataclass(frozen=True)
+class Form:
+    """How a block of the CUDA kernels attends from the query heads of a KV head to some tokens.
+
+    Args:
+        text: the C++ type.
+        threads: of the block.
+        heads: query heads that it computes at a time.
+        shared_bytes: dynamic shared memory of the block.
+    """
+
+    text: str
+    threads: int
+    heads: int
+    shared_bytes: int = 0
 
 
-def row_template(axes: Axes, dtype: str) -> tuple[str, int]:
-    """The template arguments of ``attend_row``, and the parts that a KV head's queries make."""
+def attention_form(axes: Axes, dtype: str) -> Form:
+    """Tensor cores where dtype and head_dim allow it; float32 arithmetic elsewhere."""
     head_dim = axes["head_dim"]
     group = axes["q_size"] // (axes["kv_heads"] * head_dim)
-    parts = -(-group // MAX_HEADS_OF_BLOCK)
-    heads = -(-group // parts)
-    tokens = 4 if heads <= MAX_HEADS_OF_BLOCK // 2 else 2  # loads in flight, bounded by registers
+    itemsize = DTYPES[dtype].itemsize
+    if itemsize == 2 and head_dim % 16 == 0 and head_dim <= MAX_HEAD_DIM_OF_TILES:
+        half = MAX_HEADS_OF_TILES // 2
+        heads = half if group <= half or head_dim > LARGE_HEAD_DIM else MAX_HEADS_OF_TILES
+        stage_bytes = 4 * 2 * TILE_TOKENS * (head_dim + 8) * itemsize  # 4 warps, K and V
+        stages = min(4, max(1, RING_BYTES // stage_bytes))
+        text = f"Tiles<{CUDA_TYPES[dtype]}, {head_dim}, {heads}, {stages}>"
+        return Form(text, 128, heads, stages * stage_bytes)
+    heads = -(-group // -(-group // MAX_HEADS_OF_VECTORS))
+    tokens = 4 if heads <= MAX_HEADS_OF_VECTORS // 2 else 2  # loads in flight, for registers
     width = vector_width(dtype, head_dim)
-    return f"{CUDA_TYPES[dtype]}, {head_dim}, {width}, {heads}, {tokens}, {THREADS}", parts
+    return Form(f"Vectors<{CUDA_TYPES[dtype]}, {head_dim}, {heads}, {width}, {tokens}>", 256, heads)
+
+
+def head_sets(axes: Axes, form: Form) -> int:
+    """Sets of query heads that share a read of K and V: one or more for each KV head."""
+    group = axes["q_size"] // (axes["kv_heads"] * axes["head_dim"])
+    return axes["kv_heads"] * -(-group // form.heads)
 
 
 def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
@@ -223,6 +256,57 @@ def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
     group = axes["q_size"] // (axes["kv_heads"] * axes["head_dim"])
     sizes = (axes["kv_heads"], group, axes["block_size"], axes["max_blocks"])
     return (*(np.int32(size) for size in sizes), np.float32(scale * math.log2(math.e)))
+
+
+def cut_scalars(batch_invariant: bool) -> tuple[np.generic, ...]:
+    """max_parts and min_units, which say how rows are cut."""
+    if batch_invariant:
+        return np.int32(PARTS_OF_ROW), np.int32(MIN_UNITS_OF_PART)
+    return np.int32(0), np.int32(MIN_UNITS_OF_SHARE)
+
+
+def _blocks(axes: Axes, form: Form) -> int:
+    """Blocks, of which each has something to do where all rows are as long as they can be."""
+    units = -(-axes["max_blocks"] * axes["block_size"] // UNIT_TOKENS)
+    return min(BLOCKS, axes["rows"] * head_sets(axes, form) * units)
+
+
+def launches(
+    axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
+) -> tuple[Launch, ...]:
+    """Blocks that share out the work; then, for each head, blocks that fold the parts of rows."""
+    form, head_dim = attention_form(axes, dtype), axes["head_dim"]
+    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
+    cut = cut_scalars(batch_invariant)
+    operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
+    return (
+        Launch(
+            function=f"paged_decode_attention<{form.text}>",
+            grid=(_blocks(axes, form), 1, 1),
+            block=form.threads,
+            scalars=(rows, kv_heads, group, *others, *cut),
+            operands=(*operands, WORKSPACE),
+            shared_bytes=form.shared_bytes,
+        ),
+        Launch(
+            function=f"paged_decode_attention_fold<{CUDA_TYPES[dtype]}>",
+            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
+            block=block_threads(head_dim),
+            scalars=(rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads), *cut),
+            operands=("out", "seq_lens", WORKSPACE),
+            programmatic=True,
+        ),
+    )
+
+
+def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
+    """Where rows begin; then float32 results of parts of rows, for each head of their set."""
+    form, rows = attention_form(axes, dtype), axes["rows"]
+    plan = -(-(rows + 1) // 64) * 64
+    places = 2 * _blocks(axes, form)
+    if batch_invariant:
+        places = rows * head_sets(axes, form) * PARTS_OF_ROW
+    return 4 * (plan + places * form.heads * (axes["head_dim"] + 2))
 
 
 PAGED_DECODE_ATTENTION = Kernel(
@@ -242,6 +326,7 @@ PAGED_DECODE_ATTENTION = Kernel(
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
     is_attention=True,
+    workspace=workspace,
     cases=(
         decode_case("one_row", Heads(4, 2, 64), [37]),
         decode_case("one_token", Heads(4, 2, 64), [1]),
@@ -270,7 +355,25 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("far_below_zero", Heads(4, 2, 64), [1, 1, 2, 1, 3], q_scale=200.0),
         decode_case("long", Heads(3, 1, 64), [1300, 513, 512]),
         decode_case("long_head_dim_8", Heads(4, 2, 8), [1500, 1024, 1025, 256]),
-        decode_case("longest", Heads(2, 1, 8), [131_072]),
+        decode_case("longest", Heads(2, 1, 16), [131_072]),
+        decode_case("block_size_40", Heads(4, 2, 16), [17, 40, 121], block_size=40),
+        decode_case("block_size_1", Heads(4, 2, 16), [17, 200], block_size=1),
+        # Parts are whole units of 64 tokens, and a block's share is two or more.
+        decode_case("part_edges", Heads(2, 1, 16), [127, 128, 129, 255, 256, 257, 384, 385]),
+        decode_case("unequal", Heads(8, 2, 32), [1, 2100, 0, 17, 130, 600]),
+        decode_case("shared_blocks", Heads(4, 2, 32), [100, 49, 300, 80], shared_blocks=2),
+        decode_case("group_of_24", Heads(24, 1, 16), [50, 300]),
+        # More rows than a warp has lanes, and more work than blocks.
+        decode_case("many_rows", Heads(4, 2, 16), [(7 * row) % 40 for row in range(300)]),
+        # So many KV heads that parts are long: every warp's ring is filled several times.
+        decode_case("long_parts", Heads(128, 128, 16), [900, 5, 600]),
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
+        decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
+        decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
+    ),
+    benchmarks=(
+        decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),
+        decode_case("8b_16x8192", MODELS["8b"].heads, [8192] * 16),
+        decode_case("8b_64x1024", MODELS["8b"].heads, [1024] * 64),
     ),
 )

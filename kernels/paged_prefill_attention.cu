@@ -3,282 +3,428 @@
 //
 // Sequence s owns the tokens query_start_loc[s] to query_start_loc[s+1], its last ones: token i of a
 // chunk of n is at position seq_lens[s] - n + i. Tokens that no sequence owns give zeros.
-// Scores, softmax (in base 2, online) and sums in float32, one rounding to T at the store.
+// Scores, softmax (in base 2, online) and sums in float32. On tensor cores the weights are rounded to T
+// before they multiply V; the result is rounded once, at the store.
 // Blocks of the table after the last token of a tile are not read, nor slots after it.
 //
-// The grid knows tokens and sequences only, so each block finds its sequence by a binary search (see
-// find_tile). Does not use tensor cores nor load ahead of the arithmetic; a sequence is not split over
-// blocks, so a chunk of one token on a long context is slow.
+// The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A chunk of
+// one token (a decode row among prompts) is computed as decode does, by a block for each set of query
+// heads, which takes all its keys; only there are the weights not rounded.
 #include "attend_row.cuh"
+#include "chunk_tile.cuh"
+#include "paged_prefill_simple.cuh"
+#include "ptx.cuh"
 
-// Rows of one block. A row is one query head of one token; a chunk of n tokens has n * group rows.
-struct Tile {
-  int seq;          // -1 where no sequence owns the tokens
-  int chunk_start;  // first token of the chunk
-  int chunk;        // tokens of the chunk
-  int first_row;    // of the tile, in the chunk; may lie after the chunk's end
-};
+constexpr int kMmaWarps = 4;
+constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8: exact enough in fp16 too
+constexpr int kRunKeys = 8;           // what a warp copies together: keys of one block of the cache
 
-// The tile of block `index` where tiles have tile_rows rows. Segment 0 is the tokens before the first
-// chunk, segment s+1 the chunk of sequence s, the last one the tokens after all chunks. Segment g
-// begins with tile start(g)*group/tile_rows + g: rounded down, plus one for each earlier segment, so
-// that every segment has room for the tile that it does not fill; some tiles are left over.
-__device__ __forceinline__ Tile find_tile(
-    int index,
-    const int* __restrict__ query_start_loc,
-    int seqs,
-    int tokens,
+// Two floats as the registers of mma.sync hold them, the first in the low half.
+template <typename T>
+__device__ __forceinline__ unsigned packed(float low, float high) {
+  Pack<T, 2> pair;
+  pair.v[0] = from_float<T>(low);
+  pair.v[1] = from_float<T>(high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+// c0 and c1 += a * b, where b is two fragments of 8 columns side by side.
+template <typename T>
+__device__ __forceinline__ void multiply_pair(
+    float (&c0)[4], float (&c1)[4], const unsigned (&a)[4], const unsigned (&b)[4]) {
+  const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
+  mma_m16n8k16<T>(c0, a, left);
+  mma_m16n8k16<T>(c1, a, right);
+}
+
+// The attention of one token, to all `length` keys of the sequence whose blocks `table` names: of the
+// query heads of one KV head, up to Form::kHeads of them, set `head_set`.
+template <typename Form>
+__device__ __forceinline__ void attend_token(
+    typename Form::Element* __restrict__ out,
+    const typename Form::Element* __restrict__ q,
+    const typename Form::Element* __restrict__ k_cache,
+    const typename Form::Element* __restrict__ v_cache,
+    const int* __restrict__ table,
+    int token,
+    int length,
+    int head_set,
+    int kv_heads,
     int group,
-    int tile_rows) {
-  const auto start = [&](int segment) {
-    return segment == 0 ? 0 : segment > seqs + 1 ? tokens : query_start_loc[segment - 1];
+    int block_size,
+    float scale_log2) {
+  using T = typename Form::Element;
+  const int sets = (group + Form::kHeads - 1) / Form::kHeads;  // of a KV head
+  const int kv_head = head_set / sets, first_head = head_set % sets * Form::kHeads;
+  const int heads = min(Form::kHeads, group - first_head);
+  const long long head = (static_cast<long long>(token) * kv_heads + kv_head) * group + first_head;
+  const long long at = head * Form::kHeadDim;
+  if (length <= 0) {
+    for (int i = threadIdx.x; i < heads * Form::kHeadDim; i += Form::kThreads) {
+      out[at + i] = from_float<T>(0.0f);
+    }
+    return;
+  }
+  const auto store = [&](int head, int column, const Attended& all) {
+    out[at + head * Form::kHeadDim + column] = from_float<T>(all.sum / all.total);
   };
-  const auto first_tile = [&](int segment) { return start(segment) * group / tile_rows + segment; };
-  int low = 0, high = seqs + 1;  // the last segment that begins with this tile or an earlier one
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (first_tile(middle) <= index) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  Tile tile;
-  tile.seq = low <= seqs ? low - 1 : -1;
-  tile.chunk_start = start(low);
-  tile.chunk = start(low + 1) - tile.chunk_start;
-  tile.first_row = (index - first_tile(low)) * tile_rows;
-  return tile;
+  Form::attend(
+      store, q + at, k_cache, v_cache, table, 0, length, heads, kv_head, kv_heads, block_size,
+      scale_log2);
 }
 
-constexpr int kTileRows = 32;      // rows of a tile
-constexpr int kTileKeys = 32;      // keys in shared memory at a time
-constexpr int kTileThreads = 128;  // 16 groups of 8 lanes; a group has 2 rows
-static_assert(kTileRows == kTileKeys, "one loop fills both tiles");
-constexpr int kProbsStride = kTileKeys + 4;
-
-using Four = Pack<float, 4>;
-__device__ __forceinline__ Four four_at(const float* p) {
-  return *reinterpret_cast<const Four*>(p);
-}
-
-// Columns of a tile's row: head_dim, zeros up to a multiple of 4, and 4 floats of padding.
-__host__ __device__ constexpr int padded_columns(int head_dim) { return (head_dim + 3) / 4 * 4; }
-
-// Fills a tile of 32 rows with those below count that load_row(r, vector) gives, times factor, and
-// zeros after them. A function and not a lambda: NVRTC before 13.1 takes a generic lambda for host
-// code.
-template <typename T, int kWidth, int kVectors, typename LoadRow>
-__device__ __forceinline__ void fill_tile(
-    float* target, int count, float factor, LoadRow load_row) {
-  constexpr int kPadded = padded_columns(kVectors * kWidth);
-  constexpr int kPaddedVectors = kPadded / kWidth;
-  for (int i = threadIdx.x; i < kTileRows * kPaddedVectors; i += kTileThreads) {
-    const int r = i / kPaddedVectors, vector = i % kPaddedVectors;
-    Pack<T, kWidth> loaded = zeros<T, kWidth>();
-    if (r < count && vector < kVectors) loaded = load_row(r, vector);
-    for (int k = 0; k < kWidth; ++k) {
-      target[r * (kPadded + 4) + vector * kWidth + k] = to_float(loaded.v[k]) * factor;
-    }
-  }
-}
-
-// Tiles of 32 rows by 32 keys in shared memory, as float32. A group of 8 lanes makes 2 rows: lane c
-// the scores of the keys c, c+8, c+16, c+24, and the output columns 4*c to 4*c+3 of every 32.
-// Rows of the tiles are padded by 4 floats, so that the 8 lanes read from different banks.
-// blockIdx.x is the tile, blockIdx.y the KV head.
-template <typename T, int kHeadDim, int kWidth>
-__global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention(
-    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+// On tensor cores. A block computes a tile of 64 * kRowTiles rows, each of its 4 warps 16 * kRowTiles
+// of them, over all their keys, kKeys at a time: V is copied while scores are computed, K of the next
+// keys while V is multiplied. Scores, weights and sums stay in registers. Tiles of keys after the last
+// that the block's rows see are not read, and only those that not all rows of a warp see are masked.
+// Weights are 2^(score - origin): a row's origin is its highest score when it was set, and moves, with
+// all sums, only once a score is 2^kMaxExponent times as large, so that this is rare.
+// Rows in shared memory are padded by 16 bytes, so that 8 of them lie in different banks.
+//
+// The first blocks, one for each sequence and set of heads, take the chunks of one token. The others
+// count KV heads, then tiles from the last to the first: those with most keys start first.
+//
+// Registers are used up at head_dim 128: what looks like a matter of taste in the loop over keys decides
+// whether ptxas spills some on one architecture or another.
+template <typename Form, int kRowTiles, int kKeys>
+__global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
+    typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
+    // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::Element* __restrict__ k_cache,
+    const typename Form::Element* __restrict__ v_cache,
     const int* __restrict__ block_tables,     // [slots, max_blocks]
-    const int* __restrict__ slot_ids,         // [seqs]
+    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
     int tokens,
     int seqs,
     int kv_heads,
     int group,
-    int block_size,
+    int block_shift,  // log2 of block_size, which is at least 8
     int max_blocks,
-    float scale_log2) {  // scale * log2(e)
-  using Vector = Pack<T, kWidth>;
-  constexpr int kVectors = kHeadDim / kWidth;
-  constexpr int kPadded = padded_columns(kHeadDim);
-  constexpr int kStride = kPadded + 4;
-  constexpr int kParts = (kPadded + 31) / 32;  // of 32 output columns
+    float scale_log2) {  // scale * log2(e), above 0
+  using T = typename Form::Element;
+  constexpr int kHeadDim = Form::kHeadDim;
+  static_assert(Form::kThreads == 32 * kMmaWarps, "one block size for both");
+  static_assert(
+      kHeadDim % 16 == 0 && kKeys % (kRunKeys * kMmaWarps) == 0, "whole fragments and runs");
+  constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarpRows * kMmaWarps;
+  constexpr int kVectors = kHeadDim / 8;  // of 16 bytes, in a row
+  constexpr int kStride = kHeadDim + 8;
+  constexpr int kThreads = 32 * kMmaWarps;
   extern __shared__ __align__(16) unsigned char smem[];
-  float* queries = reinterpret_cast<float*>(smem);  // [kTileRows][kStride]
-  float* cached = queries + kTileRows * kStride;    // [kTileKeys][kStride]: K, then V
-  float* probs = cached + kTileKeys * kStride;      // [kTileRows][kProbsStride]
+  T* queries = reinterpret_cast<T*>(smem);  // [kRows][kStride]; the result, at the end
+  T* keys = queries + kRows * kStride;      // [kKeys][kStride]
+  T* values = keys + kKeys * kStride;       // [kKeys][kStride]
+  int* heads = reinterpret_cast<int*>(values + kKeys * kStride);  // [kRows]; -1 after the last row
 
-  const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, group, kTileRows);
-  const int kv_head = blockIdx.y;
-  const int rows = min(kTileRows, tile.chunk * group - tile.first_row);
-  if (rows <= 0) return;
-  // Where row r of the tile lies in q and out.
-  const auto row_at = [&](int r) {
-    const int row = tile.first_row + r;
-    const long long token = tile.chunk_start + row / group;
-    return ((token * kv_heads + kv_head) * group + row % group) * kHeadDim;
+  const int head_sets = kv_heads * ((group + Form::kHeads - 1) / Form::kHeads);
+  const int block = blockIdx.x, token_blocks = seqs * head_sets;
+  if (block < token_blocks) {
+    const int seq = block / head_sets, token = query_start_loc[seq];
+    if (query_start_loc[seq + 1] - token != 1) return;
+    const int length = seq_lens[seq];
+    const int* table = block_tables;
+    if (length > 0) table += static_cast<long long>(slot_ids[seq]) * max_blocks;
+    attend_token<Form>(
+        out, q, k_cache, v_cache, table, token, length, block % head_sets, kv_heads, group,
+        1 << block_shift, scale_log2);
+    return;
+  }
+  const int kv_head = (block - token_blocks) % kv_heads;
+  const int last_first = (gridDim.x - 1 - block) / kv_heads;
+  const Tile tile = find_tile(last_first, query_start_loc, seqs, tokens, group, kRows);
+  const int rows = min(kRows, tile.chunk * group - tile.first_row);
+  if (rows <= 0 || (tile.seq >= 0 && tile.chunk == 1)) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Where the tile's rows lie in q and out, in heads.
+  for (int r = threadIdx.x; r < kRows; r += kThreads) {
+    const int row = tile.first_row + r, token = tile.chunk_start + row / group;
+    heads[r] = r < rows ? (token * kv_heads + kv_head) * group + row % group : -1;
+  }
+  __syncthreads();
+  using Vector = Pack<T, 8>;
+  const auto vector_at = [&](int head, int vector) {
+    return (static_cast<long long>(head) * kVectors + vector) * 8;
   };
   const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq];
   if (length <= 0) {
-    for (int i = threadIdx.x; i < rows * kHeadDim; i += kTileThreads) {
-      out[row_at(i / kHeadDim) + i % kHeadDim] = from_float<T>(0.0f);
+    for (int i = threadIdx.x; i < rows * kVectors; i += kThreads) {
+      *reinterpret_cast<Vector*>(out + vector_at(heads[i / kVectors], i % kVectors)) =
+          zeros<T, 8>();
     }
     return;
   }
 
-  const int column = threadIdx.x % 8, row0 = threadIdx.x / 8 * 2;
-  const int* table = block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks;
-  // How many keys a row of the tile sees; keys, how many its last row sees.
-  const auto visible = [&](int r) {
-    return length - tile.chunk + (tile.first_row + r) / group + 1;
-  };
-  const int keys = visible(rows - 1);
+  const int table = slot_ids[tile.seq] * max_blocks;  // where it begins in block_tables
+  // Row r of the tile sees own_key + (tile.first_row + r) / group + 1 keys.
+  const int own_key = length - tile.chunk;                                 // the first token's
+  const int num_keys = own_key + (tile.first_row + rows - 1) / group + 1;  // that the last row sees
+  const int first_row = warp * kWarpRows;                                  // of the warp
+  const int unmasked_keys = own_key + (tile.first_row + first_row) / group + 1;
 
-  const auto fill_cached = [&](const T* cache, int first_key) {
-    fill_tile<T, kWidth, kVectors>(cached, keys - first_key, 1.0f, [&](int r, int vector) {
-      const int key = first_key + r;
-      const long long block = table[key / block_size];
-      const long long slot = (block * kv_heads + kv_head) * block_size + key % block_size;
-      return reinterpret_cast<const Vector*>(cache)[slot * kVectors + vector];
-    });
+  // Where the runs of keys that this warp copies lie in the cache, in keys.
+  constexpr int kRuns = kKeys / kRunKeys / kMmaWarps;
+  const int block_mask = (1 << block_shift) - 1;
+  int slots[kRuns];
+  const auto find_slots = [&](int first_key) {
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+      const int key = first_key + (j * kMmaWarps + warp) * kRunKeys;
+      const int block = key < num_keys ? block_tables[table + (key >> block_shift)] : 0;
+      slots[j] = ((block * kv_heads + kv_head) << block_shift) | (key & block_mask);
+    }
   };
-
-  fill_tile<T, kWidth, kVectors>(queries, rows, scale_log2, [&](int r, int vector) {
-    return reinterpret_cast<const Vector*>(q + row_at(r))[vector];
-  });
-  float sums[2][kParts][4] = {};
-  float highest[2] = {kLowest, kLowest}, totals[2] = {};
-  for (int first_key = 0; first_key < keys; first_key += kTileKeys) {
-    fill_cached(k_cache, first_key);
-    __syncthreads();
-    float scores[2][4] = {};
-    // Summed in parts of 32 columns: one long chain would lose bits at head_dim 256.
-    for (int first = 0; first < kPadded; first += 32) {
-      float part[2][4] = {};
-#pragma unroll 4
-      for (int d = first; d < min(first + 32, kPadded); d += 4) {
-        const Four a0 = four_at(queries + row0 * kStride + d);
-        const Four a1 = four_at(queries + (row0 + 1) * kStride + d);
+  // Begins to copy the keys from first_key on, whose slots were found; zeros where there is none. A
+  // warp copies a run at a time, kLanes lanes to a key.
+  constexpr int kLanes = kVectors % 16 == 0  ? 16
+                         : kVectors % 8 == 0 ? 8
+                         : kVectors % 4 == 0 ? 4
+                                             : 2;
+  constexpr int kStep = 32 / kLanes;  // keys that are begun at once
+  const int lane_key = lane / kLanes, lane_column = lane % kLanes * 8;
+  const auto copy_cached = [&](T* target, const T* cache, int first_key) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const Four b = four_at(cached + (column + 8 * j) * kStride + d);
-          for (int k = 0; k < 4; ++k) {
-            part[0][j] = fmaf(a0.v[k], b.v[k], part[0][j]);
-            part[1][j] = fmaf(a1.v[k], b.v[k], part[1][j]);
-          }
-        }
-      }
+    for (int j = 0; j < kRuns; ++j) {
+      const int run = (j * kMmaWarps + warp) * kRunKeys, key = first_key + run;
+      const T* from = cache + static_cast<long long>(slots[j] + lane_key) * kHeadDim + lane_column;
+      T* to = target + (run + lane_key) * kStride + lane_column;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        scores[0][j] += part[0][j];
-        scores[1][j] += part[1][j];
-      }
-    }
-    __syncthreads();  // before V replaces K
-    fill_cached(v_cache, first_key);
+      for (int k = 0; k < kRunKeys; k += kStep) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int limit = visible(row0 + i) - first_key;
-      float best = highest[i];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (column + 8 * j < limit) best = fmaxf(best, scores[i][j]);
-      }
-      for (int offset = 1; offset < 8; offset *= 2) {
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, offset));
-      }
-      const float keep = exp2_for<T>(highest[i] - best);
-      highest[i] = best;
-      float added = 0.0f;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float prob = column + 8 * j < limit ? exp2_for<T>(scores[i][j] - best) : 0.0f;
-        probs[(row0 + i) * kProbsStride + column + 8 * j] = prob;
-        added += prob;
-      }
-      totals[i] = totals[i] * keep + lanes_sum<8>(added);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        for (int k = 0; k < 4; ++k) sums[i][part][k] *= keep;
-      }
-    }
-    __syncthreads();
-#pragma unroll 2
-    for (int key = 0; key < kTileKeys; key += 4) {
-      const Four p0 = four_at(probs + row0 * kProbsStride + key);
-      const Four p1 = four_at(probs + (row0 + 1) * kProbsStride + key);
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int at = part * 32 + column * 4;
-        if (at < kPadded) {
-#pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const Four v = four_at(cached + (key + n) * kStride + at);
-            for (int k = 0; k < 4; ++k) {
-              sums[0][part][k] = fmaf(p0.v[n], v.v[k], sums[0][part][k]);
-              sums[1][part][k] = fmaf(p1.v[n], v.v[k], sums[1][part][k]);
-            }
+        for (int d = 0; d < kHeadDim; d += 8 * kLanes) {
+          if (kStep <= kRunKeys || lane_key < kRunKeys) {
+            cp_async16(
+                to + k * kStride + d, from + k * kHeadDim + d, k < num_keys - key - lane_key);
           }
         }
       }
     }
-    __syncthreads();  // before the next K replaces V
+    cp_async_commit();
+  };
+
+  for (int first = 0; first < kRows * kVectors; first += kThreads) {
+    const int i = first + threadIdx.x, r = i / kVectors, vector = i % kVectors;
+    const int head = heads[r];
+    const T* from = q + vector_at(max(head, 0), vector);
+    cp_async16(queries + r * kStride + vector * 8, from, head >= 0);
   }
+  find_slots(0);
+  copy_cached(keys, k_cache, 0);
+
+  float sums[kRowTiles][kHeadDim / 8][4] = {};
+  float origin[kRowTiles][2], totals[kRowTiles][2] = {};  // of rows lane/4 and lane/4 + 8
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (row0 + i < rows) {
-      T* target = out + row_at(row0 + i);
+  for (int i = 0; i < kRowTiles; ++i) origin[i][0] = origin[i][1] = kLowest;
+  // The rows of a fragment that this lane names to ldmatrix.
+  const T* own_queries = queries + (first_row + lane % 16) * kStride + lane / 16 * 8;
+  const T* own_keys = keys + (lane % 8 + lane / 16 * 8) * kStride + lane / 8 % 2 * 8;
+  const T* own_values = values + lane % 16 * kStride + lane / 16 * 8;
+
+  for (int first_key = 0; first_key < num_keys; first_key += kKeys) {
+    cp_async_wait<0>();
+    __syncthreads();  // K has arrived, and V is no longer in use
+    copy_cached(values, v_cache, first_key);
+    find_slots(first_key + kKeys);
+    float scores[kRowTiles][kKeys / 8][4] = {};
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        for (int k = 0; k < 4; ++k) {
-          const int at = part * 32 + column * 4 + k;
-          if (at < kHeadDim) target[at] = from_float<T>(sums[i][part][k] / totals[i]);
+    for (int d = 0; d < kHeadDim; d += 16) {
+      unsigned a[kRowTiles][4], b[4];
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) ldmatrix_x4(a[i], own_queries + 16 * i * kStride + d);
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        ldmatrix_x4(b, own_keys + 16 * n * kStride + d);
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) {
+          multiply_pair<T>(scores[i][2 * n], scores[i][2 * n + 1], a[i], b);
         }
       }
+    }
+
+    if (first_key + kKeys > unmasked_keys) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = tile.first_row + first_row + 16 * i + 8 * half + lane / 4;
+          const int after = row - (first_key - own_key) * group;
+          const int limit = (after < 0 ? 0 : after / group + 1) - lane % 4 * 2;
+#pragma unroll
+          for (int n = 0; n < kKeys / 8; ++n) {
+            if (8 * n >= limit) scores[i][n][2 * half] = kLowest;
+            if (8 * n + 1 >= limit) scores[i][n][2 * half + 1] = kLowest;
+          }
+        }
+      }
+    }
+
+    float keep[kRowTiles][2];
+    bool rescales = false;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float best = kLowest;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          best = fmaxf(best, fmaxf(scores[i][n][2 * half], scores[i][n][2 * half + 1]));
+        }
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2)) * scale_log2;
+        const bool grown = best > origin[i][half] + kMaxExponent;
+        keep[i][half] = grown ? exp2_approx(origin[i][half] - best) : 1.0f;
+        if (grown) origin[i][half] = best;
+        rescales |= grown;
+      }
+    }
+    if (__any_sync(0xffffffffu, rescales)) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          totals[i][half] *= keep[i][half];
+#pragma unroll
+          for (int n = 0; n < kHeadDim / 8; ++n) {
+            sums[i][n][2 * half] *= keep[i][half];
+            sums[i][n][2 * half + 1] *= keep[i][half];
+          }
+        }
+      }
+    }
+    unsigned weights[kRowTiles][kKeys / 16][4];  // as fragments
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          const float zero = -origin[i][half];
+          const float left = exp2_approx(fmaf(scores[i][n][2 * half], scale_log2, zero));
+          const float right = exp2_approx(fmaf(scores[i][n][2 * half + 1], scale_log2, zero));
+          totals[i][half] += left + right;
+          weights[i][n / 2][half + n % 2 * 2] = packed<T>(left, right);
+        }
+      }
+    }
+    cp_async_wait<0>();
+    __syncthreads();  // V has arrived, and K is no longer in use
+    if (first_key + kKeys < num_keys) copy_cached(keys, k_cache, first_key + kKeys);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      unsigned b[4];
+#pragma unroll
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        ldmatrix_x4_trans(b, own_values + 16 * n * kStride + 16 * d);
+#pragma unroll
+        for (int i = 0; i < kRowTiles; ++i) {
+          multiply_pair<T>(sums[i][2 * d], sums[i][2 * d + 1], weights[i][n], b);
+        }
+      }
+    }
+  }
+  // The warp's rows of the result take the place of its queries, so that they are stored 16 bytes wide.
+  T* results = queries + first_row * kStride;
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float factor = __fdividef(1.0f, lanes_sum<4>(totals[i][half]));
+      T* to = results + (16 * i + 8 * half + lane / 4) * kStride + lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        *reinterpret_cast<unsigned*>(to + 8 * n) =
+            packed<T>(sums[i][n][2 * half] * factor, sums[i][n][2 * half + 1] * factor);
+      }
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < kWarpRows * kVectors; i += 32) {
+    const int r = i / kVectors, vector = i % kVectors, head = heads[first_row + r];
+    if (head >= 0) {
+      *reinterpret_cast<Vector*>(out + vector_at(head, vector)) =
+          *reinterpret_cast<const Vector*>(results + r * kStride + vector * 8);
     }
   }
 }
 
-// The batch-invariant form: each token alone, by the function that decode uses, so with its bits.
-// blockIdx.x is the token (as a tile of one token), blockIdx.y the KV head, blockIdx.z the part of its
-// query heads.
-template <typename T, int kHeadDim, int kWidth, int kHeads, int kTokens, int kThreads>
-__global__ void __launch_bounds__(kThreads, 1) paged_prefill_attention_rows(
-    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+// The batch-invariant form: each token alone, cut and folded as decode does by its own length, so with
+// its bits. blockIdx.x is the token, blockIdx.y the KV head and the part of its query heads. A block
+// takes all parts of its token, one after the other.
+template <typename Form>
+__global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_rows(
+    typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
+    const typename Form::
+        Element* __restrict__ k_cache,  // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::
+        Element* __restrict__ v_cache,        // [num_blocks, kv_heads, block_size, head_dim]
     const int* __restrict__ block_tables,     // [slots, max_blocks]
-    const int* __restrict__ slot_ids,         // [seqs]
+    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
     const int* __restrict__ seq_lens,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs+1]
-    int tokens,
     int seqs,
     int kv_heads,
     int group,
     int block_size,
     int max_blocks,
-    float scale_log2) {  // scale * log2(e)
-  const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, 1, 1);
-  if (tile.first_row >= tile.chunk) return;
-  const int kv_head = blockIdx.y, first_head = blockIdx.z * kHeads;
+    float scale_log2,  // scale * log2(e)
+    int max_parts,
+    int min_units) {
+  using T = typename Form::Element;
+  constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
+  const int token = blockIdx.x;
+  int low = 0, high = seqs;  // the last chunk that begins with this token or an earlier one
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (query_start_loc[middle + 1] <= token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool owned = low < seqs && query_start_loc[low] <= token;
+  const int length = owned ? seq_lens[low] - (query_start_loc[low + 1] - token) + 1 : 0;
+
+  const int head_parts = (group + kHeads - 1) / kHeads;
+  const int kv_head = blockIdx.y / head_parts, first_head = blockIdx.y % head_parts * kHeads;
   const int heads = min(kHeads, group - first_head);
-  const long long token = tile.chunk_start + tile.first_row;
-  const long long at = ((token * kv_heads + kv_head) * group + first_head) * kHeadDim;
-  const int length = tile.seq < 0 ? 0 : seq_lens[tile.seq] - tile.chunk + tile.first_row + 1;
+  const long long at =
+      ((static_cast<long long>(token) * kv_heads + kv_head) * group + first_head) * kHeadDim;
   if (length <= 0) {
-    for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads)
+    for (int i = threadIdx.x; i < heads * kHeadDim; i += Form::kThreads) {
       out[at + i] = from_float<T>(0.0f);
+    }
     return;
   }
-  attend_row<T, kHeadDim, kWidth, kHeads, kTokens, kThreads>(
-      out + at, q + at, k_cache, v_cache,
-      block_tables + static_cast<long long>(slot_ids[tile.seq]) * max_blocks, length, heads,
-      kv_head, kv_heads, block_size, scale_log2);
+  // What the parts so far give; two copies of what all threads of a head read, so that one can be
+  // read while the other is written.
+  __shared__ float sums[kHeads][kHeadDim], highest[2][kHeads], totals[2][kHeads];
+  const int units = units_of(length), part_units = units_of_part(units, max_parts, min_units);
+  const int parts = (units + part_units - 1) / part_units;
+  for (int part = 0; part < parts; ++part) {
+    const int begin = part * part_units * kUnitTokens;
+    const int end = min(begin + part_units * kUnitTokens, length);
+    const auto add = [&](int head, int column, const Attended& next) {
+      Attended all = nothing();
+      if (part > 0) {
+        all = {highest[part % 2][head], totals[part % 2][head], sums[head][column]};
+      }
+      fold<T>(all, next);
+      if (part == parts - 1) {
+        out[at + head * kHeadDim + column] = from_float<T>(all.sum / all.total);
+        return;
+      }
+      sums[head][column] = all.sum;
+      if (column == 0) {
+        highest[(part + 1) % 2][head] = all.highest;
+        totals[(part + 1) % 2][head] = all.total;
+      }
+    };
+    Form::attend(
+        add, q + at, k_cache, v_cache,
+        block_tables + static_cast<long long>(slot_ids[low]) * max_blocks, begin, end, heads,
+        kv_head, kv_heads, block_size, scale_log2);
+  }
 }

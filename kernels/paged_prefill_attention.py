@@ -2,18 +2,20 @@
 
 Sequence ``s`` owns the rows ``query_start_loc[s]`` to ``query_start_loc[s+1]``, its last ones: row
 ``i`` of a chunk of ``n`` sits at position ``seq_lens[s] - n + i`` and attends to every position up
-to its own, as ``out = softmax(scale * q @ K.T) @ V``. K and V of
-the chunk are in the cache already.
+to its own: ``out = softmax(scale * q @ K.T) @ V``. K and V of the chunk are in the cache already.
 
-Rounding: scores, softmax and sum in float32, one rounding at the store. Rows that no sequence owns
-give zeros. Blocks after the last one that holds a token are not read, slots after the last token do
-not enter the result. With ``batch_invariant`` each row is computed alone, by the function that
-decode uses, so chunking does not change its bits.
+Rounding: scores, softmax and sum in float32, one rounding at the store. In 16-bit dtypes the
+weights too are rounded, each by half a unit of its last place, before they multiply V, which is how
+tensor cores take them; those of a chunk of one token are not.
+Rows that no sequence owns give zeros. Blocks after the last one that holds a token are not read,
+slots after the last token do not enter the result. With ``batch_invariant`` each row is computed
+alone, by the function that decode uses, so chunking does not change its bits.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,25 +31,30 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
-    THREADS,
     attend_row,
+    attention_form,
     cache_units,
     check_heads,
+    cut_scalars,
     gather,
     head_scalars,
-    row_template,
+    head_sets,
 )
 from .precision import quiet, store, widen
 
 # Queries are tiled so that a score matrix stays near the size of a core's cache.
 SCORE_TILE_BYTES = 1 << 20
 
-# The GPU kernel's tile: so many rows (query heads of tokens) by so many keys.
-TILE_ROWS, TILE_KEYS = 32, 32
+# On the GPU, a block computes a tile of rows (query heads of tokens), some keys at a time.
 TILE_THREADS = 128
+SIMPLE_TILE_ROWS, SIMPLE_TILE_KEYS = 32, 32
+RUN_KEYS = 8  # keys that a warp copies together: the least block_size for tensor cores
+MMA_ROWS = 16  # of a fragment
+MAX_MMA_HEAD_DIM = 256  # a row of sums more is more than the registers hold
 
 
 @quiet
@@ -73,7 +80,7 @@ def reference(
         slot_ids: int32 [seqs]; each sequence's slot; -1 where it has no tokens.
         seq_lens: int32 [seqs]; tokens in the cache, the chunk included.
         query_start_loc: int32 [seqs+1], not decreasing; where each chunk begins, then the end.
-        scale: what the scores are multiplied by, usually head_dim**-0.5.
+        scale: what the scores are multiplied by, above 0, usually head_dim**-0.5.
         batch_invariant: each row has the bits that PAGED_DECODE_ATTENTION gives it.
 
     Returns:
@@ -94,11 +101,13 @@ def reference(
         else:
             units, tokens = cache_units(table, seq_len, k_cache), slice(0, seq_len)
             keys, values = gather(k_cache, units, tokens), gather(v_cache, units, tokens)
-            _attend_causal(out[start:end], wide[start:end], keys, values, scale)
+            _attend_causal(out[start:end], wide[start:end], keys, values, scale, q.dtype)
     return (store(out, q.dtype),)
 
 
-def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: float) -> None:
+def _attend_causal(
+    out: Array, q: Array, keys: Array, values: Array, scale: float, dtype: np.dtype[Any]
+) -> None:
     """Write to ``out`` the attention of ``q``, the last rows of the sequence of ``keys``.
 
     Args:
@@ -107,6 +116,7 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
         keys: [kv_heads, seq_len, head_dim].
         values: [kv_heads, seq_len, head_dim].
         scale: what the scores are multiplied by.
+        dtype: what the weights are rounded to.
     """
     kv_heads, seq_len, head_dim = keys.shape
     chunk, q_size = q.shape
@@ -124,7 +134,7 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
         np.copyto(own, -np.inf, where=~np.tri(rows, dtype=bool))
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
-        tile_out = np.matmul(scores, values[:, :visible])
+        tile_out = np.matmul(widen(store(scores, dtype)), values[:, :visible])
         tile_out /= scores.sum(axis=-1, keepdims=True)
         out[first:last].reshape(rows, kv_heads, group, head_dim)[:] = tile_out.reshape(
             kv_heads, group, rows, head_dim
@@ -132,12 +142,14 @@ def _attend_causal(out: Array, q: Array, keys: Array, values: Array, scale: floa
 
 
 def check(axes: Axes, *, scale: float, batch_invariant: bool = False) -> None:
-    """Every KV head serves the same whole number of query heads.
+    """Every KV head serves the same whole number of query heads, and the scale is above 0.
 
     Raises:
-        ValueError: q_size is not a multiple of kv_heads*head_dim.
+        ValueError: q_size is not a multiple of kv_heads*head_dim, or the scale is not above 0.
     """
     check_heads("paged_prefill_attention", axes)
+    if not scale > 0:  # the largest score is sought before it is scaled
+        raise ValueError(f"paged_prefill_attention: scale is {scale}, expected more than 0")
 
 
 def cost(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> Cost:
@@ -164,34 +176,64 @@ def launches(
 ) -> tuple[Launch, ...]:
     """One block for each KV head and tile of rows, or of one token if the batch must not matter.
 
-    The grid has a tile more for each sequence, and for the tokens before and after all chunks.
+    The grid has a tile more for each sequence, and for the tokens before and after all chunks; on
+    tensor cores also blocks for each sequence, should its chunk be one token.
     """
     tokens, segments = axes["tokens"], axes["seqs"] + 2
+    kv_heads, head_dim, block_size = axes["kv_heads"], axes["head_dim"], axes["block_size"]
+    group, cuda_type = axes["q_size"] // (kv_heads * head_dim), CUDA_TYPES[dtype]
     scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
     if batch_invariant:
-        template, parts = row_template(axes, dtype)
+        form = attention_form(axes, dtype)
         return (
             Launch(
-                function=f"paged_prefill_attention_rows<{template}>",
-                grid=(tokens + segments, axes["kv_heads"], parts),
-                block=THREADS,
-                scalars=scalars,
+                function=f"paged_prefill_attention_rows<{form.text}>",
+                grid=(tokens, head_sets(axes, form), 1),
+                block=form.threads,
+                scalars=(*scalars[1:], *cut_scalars(batch_invariant)),
+                shared_bytes=form.shared_bytes,
             ),
         )
-    kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
-    group = axes["q_size"] // (kv_heads * head_dim)
+    if takes_tensor_cores(dtype, head_dim, block_size):
+        form, (rows, keys) = attention_form(axes, dtype), mma_tile(head_dim)
+        tiles = tokens * group // rows + segments
+        tile_bytes = 2 * (rows + 2 * keys) * (head_dim + 8) + 4 * rows
+        sizes = (tokens, axes["seqs"], kv_heads, group, block_size.bit_length() - 1)
+        return (
+            Launch(
+                function=f"paged_prefill_attention<{form.text}, {rows // 64}, {keys}>",
+                grid=(axes["seqs"] * head_sets(axes, form) + tiles * kv_heads, 1, 1),
+                block=TILE_THREADS,
+                scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
+                shared_bytes=max(tile_bytes, form.shared_bytes),
+            ),
+        )
     stride = -(-head_dim // 4) * 4 + 4
-    shared_floats = (TILE_ROWS + TILE_KEYS) * stride + TILE_ROWS * (TILE_KEYS + 4)
+    shared_floats = SIMPLE_TILE_ROWS * (2 * stride + SIMPLE_TILE_KEYS + 4)
     width = vector_width(dtype, head_dim)
     return (
         Launch(
-            function=f"paged_prefill_attention<{CUDA_TYPES[dtype]}, {head_dim}, {width}>",
-            grid=(tokens * group // TILE_ROWS + segments, kv_heads, 1),
+            function=f"paged_prefill_attention_simple<{cuda_type}, {head_dim}, {width}>",
+            grid=(tokens * group // SIMPLE_TILE_ROWS + segments, kv_heads, 1),
             block=TILE_THREADS,
             scalars=scalars,
             shared_bytes=4 * shared_floats,
         ),
     )
+
+
+def takes_tensor_cores(dtype: str, head_dim: int, block_size: int) -> bool:
+    """Whether the operands divide into fragments of 16, and blocks into whole runs of keys."""
+    power_of_two = block_size & (block_size - 1) == 0
+    whole = head_dim % MMA_ROWS == 0 and power_of_two and block_size >= RUN_KEYS
+    return dtype in ("bfloat16", "float16") and whole and head_dim <= MAX_MMA_HEAD_DIM
+
+
+def mma_tile(head_dim: int) -> tuple[int, int]:
+    """Rows of a block's tile, and keys at a time: what registers and shared memory hold."""
+    if head_dim <= 128:
+        return 128, 96 if head_dim <= 64 else 64
+    return 64, 32
 
 
 PAGED_PREFILL_ATTENTION = Kernel(
@@ -217,6 +259,10 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("whole_prompt", Heads(4, 2, 64), [(33, 33)]),
         prefill_case("block_edges", Heads(4, 2, 64), [(15, 15), (16, 16), (17, 17)]),
         prefill_case("several_chunks", Heads(9, 3, 64), [(17, 17), (40, 8), (16, 1), (5, 5)]),
+        # A tile has 128 rows, here of 64 tokens, and takes 64 keys at a time.
+        prefill_case("tile_edges", Heads(4, 2, 64), [(63, 63), (64, 64), (65, 65), (128, 65)]),
+        prefill_case("key_edges", Heads(4, 2, 64), [(127, 3), (128, 64), (129, 1), (129, 2)]),
+        prefill_case("heads_of_a_token_in_two_tiles", Heads(9, 3, 64), [(45, 45), (90, 44)]),
         prefill_case("chunk_from_block_edge", Heads(4, 2, 64), [(48, 16), (33, 1)]),
         prefill_case("chunk_within_block", Heads(4, 2, 64), [(50, 17), (29, 3)]),
         prefill_case("decode_rows", Heads(4, 2, 64), [(20, 1), (1, 1), (33, 1)]),
@@ -230,8 +276,10 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("head_dim_2", Heads(4, 2, 2), [(13, 13), (70, 4)]),
         prefill_case("group_of_9", Heads(18, 2, 16), [(23, 12), (9, 9)]),
         prefill_case("block_size_8", Heads(4, 2, 64), [(17, 17), (27, 3)], block_size=8),
+        prefill_case("block_size_32", Heads(4, 2, 64), [(31, 31), (65, 33)], block_size=32),
+        prefill_case("block_size_12", Heads(4, 2, 64), [(17, 17), (49, 3)], block_size=12),
         prefill_case(
-            "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 21)]
+            "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 41)]
         ),
         prefill_case("empty_chunks", Heads(4, 2, 64), [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)]),
         prefill_case("padding_rows", Heads(4, 2, 64), [(18, 5), (3, 3)], padding_rows=4),
@@ -239,11 +287,17 @@ PAGED_PREFILL_ATTENTION = Kernel(
         prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),
         prefill_case("noise_beyond", Heads(4, 2, 64), [(5, 5), (18, 7)], unread=NOISE),
         prefill_case("peaked", Heads(4, 2, 64), [(33, 33)], q_scale=20.0),
+        # Later keys have far larger scores, so that what was summed becomes small.
+        prefill_case("peaks_late", Heads(8, 1, 64), [(330, 20)], q_scale=100.0),
         # Some rows have scores far below 0, and below those that the mask hides.
         prefill_case("far_below_zero", Heads(4, 2, 64), [(3, 3), (1, 1), (2, 2)], q_scale=200.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
+        prefill_case("decode_rows_in_between", Heads(8, 2, 32), [(300, 1), (70, 70), (900, 1)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True
+        ),
+        prefill_case(
+            "batch_invariant_128", Heads(4, 1, 128), [(600, 2), (300, 1)], batch_invariant=True
         ),
         prefill_case(
             "batch_invariant_group_of_9",
@@ -253,5 +307,11 @@ PAGED_PREFILL_ATTENTION = Kernel(
             padding_rows=2,
             batch_invariant=True,
         ),
+    ),
+    benchmarks=(
+        prefill_case("8b_8192", MODELS["8b"].heads, [(8192, 8192)]),
+        prefill_case("8b_2048", MODELS["8b"].heads, [(2048, 2048)]),
+        prefill_case("8b_2048_of_8192", MODELS["8b"].heads, [(8192, 2048)]),
+        prefill_case("8b_16x512", MODELS["8b"].heads, [(512, 512)] * 16),
     ),
 )

@@ -1,7 +1,7 @@
-// The only inline assembly of the kernels: asynchronous copies, tensor cores, programmatic launches.
+// The only inline assembly of the kernels: asynchronous copies, tensor cores, ex2, programmatic launches.
 //
 // The CPU emulation has its own version of each function, under the same name. Sources: PTX ISA 8.7,
-// sections cp.async, ldmatrix, mma.m16n8k16, griddepcontrol.
+// sections cp.async, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
 #pragma once
 #ifdef CPU_EMU
 #include "ptx_on_cpu.h"
@@ -86,6 +86,13 @@ __device__ __forceinline__ void mma_m16n8k16<__half>(
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// 2^x, off by at most 2 units of the last place; 0 below -126.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
 }
 
 // In a programmatic launch: waits until the previous kernel has finished and its writes are visible.

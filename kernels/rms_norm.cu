@@ -1,10 +1,11 @@
 // rms_norm: out[t, :] = x[t, :] * rsqrt(mean(x[t, :]^2) + eps) * weight
 //
 // Sums and scales in float32; rounds to T once, at the store. One block per token, kWidth elements a
-// load; kWidth divides hidden. The row is read twice, the second time from cache.
+// load; kWidth divides hidden. A thread keeps its part of the row and of the weight in registers,
+// kHeld = ceil(hidden / kWidth / kThreads) vectors: all loads are under way before the first is used.
 #include "common.cuh"
 
-template <typename T, int kWidth, int kThreads>
+template <typename T, int kWidth, int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1) rms_norm(
     T* __restrict__ out,           // [tokens, hidden]
     const T* __restrict__ x,       // [tokens, hidden]
@@ -18,21 +19,37 @@ __global__ void __launch_bounds__(kThreads, 1) rms_norm(
   Vector* out_row = reinterpret_cast<Vector*>(out + row);
   const int vectors = hidden / kWidth;
 
+  Vector held[kHeld], gains[kHeld];
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int i = h * kThreads + threadIdx.x;
+    if (i < vectors) held[h] = x_row[i];
+  }
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int i = h * kThreads + threadIdx.x;
+    if (i < vectors) gains[h] = weights[i];
+  }
   float sum = 0.0f;
-  for (int i = threadIdx.x; i < vectors; i += kThreads) {
-    const Vector values = x_row[i];
-    for (int k = 0; k < kWidth; ++k) {
-      const float value = to_float(values.v[k]);
-      sum += value * value;
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    if (h * kThreads + threadIdx.x < vectors) {
+      for (int k = 0; k < kWidth; ++k) {
+        const float value = to_float(held[h].v[k]);
+        sum += value * value;
+      }
     }
   }
   const float scale = rsqrtf(block_sum<kThreads>(sum) / hidden + eps);
-  for (int i = threadIdx.x; i < vectors; i += kThreads) {
-    const Vector values = x_row[i], gains = weights[i];
-    Vector result;
-    for (int k = 0; k < kWidth; ++k) {
-      result.v[k] = from_float<T>(to_float(values.v[k]) * scale * to_float(gains.v[k]));
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int i = h * kThreads + threadIdx.x;
+    if (i < vectors) {
+      Vector result;
+      for (int k = 0; k < kWidth; ++k) {
+        result.v[k] = from_float<T>(to_float(held[h].v[k]) * scale * to_float(gains[h].v[k]));
+      }
+      out_row[i] = result;
     }
-    out_row[i] = result;
   }
 }

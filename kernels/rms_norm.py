@@ -27,8 +27,9 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import row_shape, vector_width
 from .precision import quiet, store, widen
 
 
@@ -77,10 +78,10 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """One block a token."""
     hidden = axes["hidden"]
     width = vector_width(dtype, hidden)
-    threads = block_threads(hidden // width)
+    threads, held = row_shape(hidden // width)
     return (
         Launch(
-            function=f"rms_norm<{CUDA_TYPES[dtype]}, {width}, {threads}>",
+            function=f"rms_norm<{CUDA_TYPES[dtype]}, {width}, {threads}, {held}>",
             grid=(axes["tokens"], 1, 1),
             block=threads,
             scalars=(np.int32(hidden), np.float32(eps)),
@@ -124,5 +125,9 @@ RMS_NORM = Kernel(
         Case("small_scale_small_eps", _inputs(5, 96, 1e-3), {"eps": 1e-6}),
         Case("large_scale", _inputs(5, 96, 300.0), {"eps": 1e-5}),
         Case("zero_row", _zero_row, {"eps": 1e-5}),
+    ),
+    benchmarks=tuple(
+        Case(name, _inputs(rows, model.hidden), {"eps": 1e-5})
+        for name, model, rows in rowwise_sizes()
     ),
 )

@@ -30,10 +30,13 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import int32, normal
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import LOADS_OF_THREAD, vector_width
 from .paged_cases import BLOCK_SIZE, Heads, scattered_blocks, slots_of
 from .precision import quiet, store, widen
+
+MAX_THREADS = 256  # of a block on the GPU
 
 
 @quiet
@@ -125,17 +128,24 @@ def cost(axes: Axes, dtype: str, *, q_size: int) -> Cost:
 
 
 def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
-    """One thread a vector of both halves of a head; a token's heads are split over blocks."""
+    """A block a token, or a part of its heads where there are many.
+
+    A thread stays on one column of a head, so a block takes whole heads at once.
+    """
     kv_heads, head_dim = axes["kv_heads"], axes["head_dim"]
     heads = q_size // head_dim
+    all_heads = heads + 2 * kv_heads
     width = vector_width(dtype, head_dim // 2)
-    items = (heads + 2 * kv_heads) * (head_dim // 2 // width)
-    threads = block_threads(items)
+    columns = head_dim // 2 // width
+    wanted = min(-(-all_heads // LOADS_OF_THREAD) * columns, MAX_THREADS)
+    threads = -(-max(wanted, columns) // 32) * 32
+    heads_at_once = threads // columns
+    heads_of_thread = min(-(-all_heads // heads_at_once), LOADS_OF_THREAD)
     sizes = (heads, kv_heads, head_dim, axes["block_size"])
     return (
         Launch(
-            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}>",
-            grid=(axes["tokens"], -(-items // threads), 1),
+            function=f"rope_append<{CUDA_TYPES[dtype]}, {width}, {threads}, {heads_of_thread}>",
+            grid=(axes["tokens"], -(-all_heads // (heads_at_once * heads_of_thread)), 1),
             block=threads,
             scalars=tuple(np.int32(size) for size in sizes),
         ),
@@ -217,8 +227,9 @@ ROPE_APPEND = Kernel(
         _case("head_dim_8", Heads(8, 4, 8), [0, 9, 100]),
         _case("head_dim_80", Heads(6, 2, 80), [13, 2]),
         _case("head_dim_2", Heads(4, 2, 2), [13, 2]),
-        # More heads than one block moves.
+        # More heads than a block moves at once; more than it moves at all.
         _case("wide", Heads(32, 8, 128), [3, 40, None]),
+        _case("many_heads", Heads(272, 2, 64), [3, None]),
         _case("block_size_8", Heads(4, 2, 64), [6, 7, 8, 23], block_size=8),
         _case("chunk_over_blocks", Heads(9, 3, 64), range(11, 45), one_sequence=True),
         _case("dead_rows", Heads(4, 2, 64), [None, 9, None, 33, None]),
@@ -226,5 +237,9 @@ ROPE_APPEND = Kernel(
         Case("slot_0", _slot_0, {"q_size": 256}),
         _case("far_positions", Heads(2, 1, 64), [4000, 1023]),
         _case("attention_scaling", Heads(4, 2, 32), [7, 70], attention_scaling=1.25),
+    ),
+    benchmarks=tuple(
+        _case(name, model.heads, range(rows), one_sequence=True)
+        for name, model, rows in rowwise_sizes()
     ),
 )

@@ -61,7 +61,7 @@ from .row_order import (
     check_vocab,
     row_width,
 )
-from .sampling_cases import SAMPLE_CASES
+from .sampling_cases import SAMPLE_BENCHMARKS, SAMPLE_CASES
 
 GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
@@ -389,4 +389,5 @@ SAMPLE = Kernel(
     launches=launches,
     workspace=workspace,
     cases=SAMPLE_CASES,
+    benchmarks=SAMPLE_BENCHMARKS,
 )

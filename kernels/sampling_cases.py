@@ -11,6 +11,8 @@ import numpy as np
 from cugraphs.kernel import Array, Case
 
 from .adjust_logits import PROMPT_BIT
+from .benchmark_sizes import VOCAB
+from .case_arrays import normal
 
 
 def _case(
@@ -200,4 +202,42 @@ SAMPLE_CASES = (
         top_p=(1.0, 0.9, 0.5),
         min_p=(0.0, 1e-3),
     ),
+)
+
+
+def _full_batch(name: str, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Case:
+    """64 live rows over a vocabulary of real size, all with the same parameters."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        rows = 64
+        none, zeros = np.full((rows, 1), -1, np.int32), np.zeros(rows, np.float32)
+        return (
+            np.zeros((rows, VOCAB), np.int32),
+            normal(rng, dtype, (rows, VOCAB), 3.0),
+            np.arange(rows, dtype=np.int32),
+            rng.integers(100_000, size=rows, dtype=np.int32),
+            np.ones(rows, np.float32),
+            zeros,
+            zeros,
+            none,
+            np.zeros((rows, 1), np.float32),
+            none,
+            np.zeros(rows, np.int32),
+            np.full(rows, temperature, np.float32),
+            np.full(rows, top_k, np.int32),
+            np.full(rows, top_p, np.float32),
+            zeros,
+            rng.integers(2**32, size=(rows, 2), dtype=np.uint32),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, np.int32),
+        )
+
+    return Case(name, make)
+
+
+SAMPLE_BENCHMARKS = (
+    _full_batch("64x128256_greedy", temperature=0.0),
+    _full_batch("64x128256_no_filter", temperature=0.8),
+    _full_batch("64x128256_top_p", temperature=0.8, top_p=0.9),
+    _full_batch("64x128256_top_k_top_p", temperature=0.8, top_p=0.9, top_k=50),
 )

@@ -4,6 +4,16 @@
 // blockIdx.x is the token and blockIdx.y the part of its row.
 #include "common.cuh"
 
+// g / (1 + exp(-g)). For a T of 16 bits by the fast exponential and quotient, within some 2^-19 of it.
+template <typename T>
+__device__ __forceinline__ float silu(float gate) {
+  return __fdividef(gate, 1.0f + __expf(-gate));
+}
+template <>
+__device__ __forceinline__ float silu<float>(float gate) {
+  return gate / (1.0f + expf(-gate));
+}
+
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads) silu_and_mul(
     T* __restrict__ out,      // [tokens, inter]
@@ -18,8 +28,7 @@ __global__ void __launch_bounds__(kThreads) silu_and_mul(
   const Vector gates = x_row[column], ups = x_row[vectors + column];
   Vector result;
   for (int k = 0; k < kWidth; ++k) {
-    const float gate = to_float(gates.v[k]);
-    result.v[k] = from_float<T>(gate / (1.0f + expf(-gate)) * to_float(ups.v[k]));
+    result.v[k] = from_float<T>(silu<T>(to_float(gates.v[k])) * to_float(ups.v[k]));
   }
   reinterpret_cast<Vector*>(out)[row * vectors + column] = result;
 }

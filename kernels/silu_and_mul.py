@@ -24,6 +24,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .benchmark_sizes import rowwise_sizes
 from .case_arrays import Make, normal
 from .launch_shapes import block_threads, vector_width
 from .precision import quiet, store, widen
@@ -103,5 +104,8 @@ SILU_AND_MUL = Kernel(
         Case("small_scale", _inputs(3, 96, 0.05)),
         Case("large_scale", _inputs(3, 96, 10.0)),
         Case("extreme_gates", _extreme_gates),
+    ),
+    benchmarks=tuple(
+        Case(name, _inputs(rows, model.inter)) for name, model, rows in rowwise_sizes()
     ),
 )

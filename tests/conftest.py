@@ -12,14 +12,12 @@ import shutil
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # isort: split
-import time
 from pathlib import Path
 
 import gpu_record
 import hypothesis
 import pytest
 
-STARTED = pytest.StashKey[float]()
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 
@@ -81,25 +79,33 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Notes when the run began."""
-    session.config.stash[STARTED] = time.perf_counter()
-
-
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """A whole GPU run writes its record; any other says loudly if the record is out of date."""
-    chosen = config.getoption("keyword") or any(".py" in argument for argument in config.args)
+    """A GPU run of whole files writes its record; any other says loudly if that is out of date."""
+    chosen = config.getoption("keyword") or any("::" in argument for argument in config.args)
     whole_gpu_run = config.getoption("markexpr") == "gpu" and not chosen
-    stats = terminalreporter.stats
-    counts = {
-        name: sum(getattr(report, "when", None) != "teardown" for report in stats.get(key, []))
-        for name, key in (("passed", "passed"), ("failed", "failed"), ("skipped", "skipped"))
-    }
-    counts["failed"] += len(stats.get("error", []))
     if whole_gpu_run and reason_without_gpu() is None:
-        seconds = time.perf_counter() - config.stash[STARTED]
-        terminalreporter.write_line(f"GPU record: {gpu_record.write_record(counts, seconds)}")
+        record = gpu_record.write_record(_counts_by_file(terminalreporter))
+        terminalreporter.write_line(f"GPU record: {record}")
     elif line := gpu_record.verdict():
         terminalreporter.write_sep("!", line, yellow=True, bold=True)
+
+
+def _counts_by_file(terminalreporter: pytest.TerminalReporter) -> dict[str, dict[str, float]]:
+    """Passed, failed and skipped tests of each file, and the seconds that they took."""
+    files: dict[str, dict[str, float]] = {}
+    for key, name in _COUNTED.items():
+        for report in terminalreporter.stats.get(key, []):
+            file = Path(report.nodeid.partition("::")[0]).name
+            counts = files.setdefault(file, dict.fromkeys((*_COUNTED.values(), "seconds"), 0))
+            counts[name] += int(report.when != "teardown" or key == "error")
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration"):
+                file = Path(report.nodeid.partition("::")[0]).name
+                files[file]["seconds"] = round(files[file]["seconds"] + report.duration, 1)
+    return files
+
+
+_COUNTED = {"passed": "passed", "failed": "failed", "error": "failed", "skipped": "skipped"}

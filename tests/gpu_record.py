@@ -1,6 +1,7 @@
 """The record of the last GPU run: what it was run on, and whether the kernels have changed since.
 
-``pytest -m gpu`` on a GPU writes tests/gpu_record.json at its end. Every other run compares.
+``pytest -m gpu`` on a GPU writes tests/gpu_record.json at its end, and so does a run of whole files
+of it, which keeps what is recorded of the others. Every other run compares.
 """
 
 import hashlib
@@ -21,22 +22,38 @@ def kernels_hash() -> str:
     return digest.hexdigest()
 
 
-def write_record(counts: dict[str, int], seconds: float) -> dict[str, Any]:
-    """Record a run on the current GPU."""
+def write_record(files: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Record the test files that a run on the current GPU went through.
+
+    What other runs have recorded of other files stays, as long as the kernels are the same.
+
+    Args:
+        files: passed, failed, skipped and seconds of each file by name.
+    """
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    record = {
+    record: dict[str, Any] = {
         "kernels_sha256": kernels_hash(),
         "gpu": properties["name"].decode(),
         "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
         "runtime_cuda": cupy.cuda.runtime.runtimeGetVersion(),
         "cupy": cupy.__version__,
-        **counts,
-        "seconds": round(seconds, 1),
     }
+    known = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+    same = all(known.get(key) == value for key, value in record.items())
+    files = {**(known.get("files", {}) if same else {}), **files}
+    for key in ("passed", "failed", "skipped", "seconds"):
+        record[key] = round(sum(counts[key] for counts in files.values()), 1)
+    record["files"] = dict(sorted(files.items()))
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     return record
+
+
+def gpu_test_files() -> set[str]:
+    """The files of tests for a GPU."""
+    texts = {file.name: file.read_text("utf-8") for file in (ROOT / "tests").glob("test_*.py")}
+    return {name for name, text in texts.items() if "\npytestmark = pytest.mark.gpu\n" in text}
 
 
 def verdict() -> str | None:
@@ -51,4 +68,7 @@ def verdict() -> str | None:
             f"kernels/ HAS CHANGED since it was proven on {record['gpu']}: "
             "run pytest -m gpu on a GPU and commit tests/gpu_record.json"
         )
+    missing = ", ".join(sorted(gpu_test_files() - set(record.get("files", ()))))
+    if missing:
+        return f"{missing}: not run since the kernels changed; run pytest -m gpu on a GPU"
     return None

@@ -51,6 +51,11 @@ __global__ void product(
   for (int i = 0; i < 4; ++i) out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i];
 }
 
+// out = 2^x.
+__global__ void powers(float* __restrict__ out, const float* __restrict__ x) {
+  for (int i = threadIdx.x; i < 256; i += 32) out[i] = exp2_approx(x[i]);
+}
+
 // out = x, in a programmatic launch.
 __global__ void waits(float* __restrict__ out, const float* __restrict__ x) {
   let_next_kernel_start();

@@ -52,7 +52,12 @@ class Recipe:
 
     def trace(self, max_rows: int, max_seqs: int) -> Program:
         """The program, traced at these largest counts; every result that no op reads is output."""
-        return _Recorder(self, max_rows, max_seqs).program()
+        t = Tracer("random")
+        return self.record(t, t.dim("rows", max_rows), t.dim("seqs", max_seqs))
+
+    def record(self, t: Tracer, rows: Dim, seqs: int) -> Program:
+        """As :meth:`trace`, on axes that are declared already; ``seqs`` may be a fixed size."""
+        return _Recorder(self, t, rows, seqs).program()
 
 
 def recipes(
@@ -72,13 +77,12 @@ def recipes(
 
 
 class _Recorder:
-    def __init__(self, recipe: Recipe, max_rows: int, max_seqs: int) -> None:
+    def __init__(self, recipe: Recipe, t: Tracer, rows: Dim, seqs: int) -> None:
         self.recipe = recipe
-        self.t = t = Tracer("random")
+        self.t = t
         self.dtype = recipe.dtype
-        self.rows, self.seqs = t.dim("rows", max_rows), t.dim("seqs", max_seqs)
+        self.rows, self.seqs = rows, seqs
         self.count = 0
-        rows, seqs = self.rows, self.seqs
         int32 = "int32"
         self.token_ids = [t.input("token_ids", (rows,), int32)]
         self.positions = t.input("positions", (rows,), int32)

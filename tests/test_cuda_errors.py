@@ -17,7 +17,7 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_device import CudaUnavailable, check_cuda
 from cugraphs.kernel import Kernel, Launch
 from cugraphs.kernels import ADD, LINEAR, RMS_NORM
-from cugraphs.launch import PreparedLaunch, prepare
+from cugraphs.launch import LaunchForm, prepare
 
 
 class CUDARuntimeError(RuntimeError):
@@ -69,6 +69,7 @@ def machine(monkeypatch):
             ),
             Device=lambda: types.SimpleNamespace(id=0, compute_capability=capability),
             Stream=lambda non_blocking: types.SimpleNamespace(ptr=0),
+            Event=lambda disable_timing: types.SimpleNamespace(),
             Memory=lambda nbytes: None,
             MemoryPointer=lambda memory, offset: types.SimpleNamespace(ptr=256),
             memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
@@ -365,6 +366,7 @@ def cold(monkeypatch, tmp_path, without_version):
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
     monkeypatch.setattr(nvrtc, "cache_folder", lambda kind: tmp_path)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    launch._plan.cache_clear()
     launch._function.cache_clear()
     kernel_source.cuda_include_folder.cache_clear()
     yield
@@ -397,7 +399,7 @@ def test_a_scalar_without_a_c_type_is_refused(monkeypatch, scalar):
     )
     wrong = Launch("add<float, 4, 32>", (1, 1, 1), 32, (scalar,))
     with pytest.raises(TypeError, match=r"^add: a scalar of add<float, 4, 32> is the .*np\.int32$"):
-        PreparedLaunch(ADD, wrong, [0, 0, 0], stream=0)
+        LaunchForm(ADD, wrong, stream=0)
 
 
 def test_auto_falls_back_to_the_cpu_and_says_why(machine, monkeypatch, caplog):

@@ -39,6 +39,7 @@ def both(kernel, *arrays):
 
 FUNCTIONS = (
     "copies",
+    "powers",
     "waits",
     *(f"product<{CUDA_TYPES[dtype]}>" for dtype in HALVES),
     *(f"matrices<__half, {m}, {t}>" for m in (2, 4) for t in ("false", "true")),
@@ -99,6 +100,17 @@ def test_mma_multiplies_and_adds(dtype):
     start = rng.standard_normal((16, 8)).astype(np.float32)
     expected = start + a.astype(np.float64) @ b.astype(np.float64).T
     np.testing.assert_allclose(both(kernel, a, b, start), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_exp2_is_right_to_two_units_and_zero_far_below_zero():
+    kernel = kernel_of(
+        (Operand("out", ("n",), "float32", Access.WRITE), Operand("x", ("n",), "float32")),
+        "powers",
+    )
+    x = np.append(np.linspace(-126, 30, 254), [-127, -3e38]).astype(np.float32)
+    found, exact = both(kernel, x), np.exp2(x.astype(np.float64))
+    np.testing.assert_allclose(found[:254], exact[:254], rtol=2.0**-22)
+    assert not found[254:].any()
 
 
 def test_programmatic_launches_run():

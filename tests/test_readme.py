@@ -41,7 +41,7 @@ def test_generate_stream_and_chat(tmp_path: Path) -> None:
 
 @pytest.fixture
 def my_kernels(tmp_path: Path) -> Path:
-    (tmp_path / "my_kernels.py").write_text(code("python", "SCALED_ADD"))
+    (tmp_path / "my_kernels.py").write_text(code("python", "SCALED_ADD = Kernel("))
     (tmp_path / "scaled_add.cu").write_text(code("cuda", "scaled_add"))
     return tmp_path
 
@@ -53,6 +53,13 @@ def test_the_kernel_of_the_reader_is_proven(my_kernels: Path) -> None:
     assert "scaled_add three_rows float32 compile: passed" in printed
     table = run("-m", "cugraphs", "check", "my_kernels.py:SCALED_ADD", cwd=my_kernels)
     assert "scaled_add" in table
+
+
+def test_the_step_of_the_reader_runs(my_kernels: Path) -> None:
+    (my_kernels / "my_step.py").write_text(code("python", "cugraphs.compile("))
+    printed = run("my_step.py", cwd=my_kernels)
+    assert "padding_rows=2" in printed and "off_ladder_steps=1" in printed
+    assert "weights: 16,640 bytes" in printed and "outputs/y" in printed
 
 
 @needs_compiler

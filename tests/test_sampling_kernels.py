@@ -718,9 +718,7 @@ def test_sampling_adjusts_the_logits_and_then_draws(seed, dtype):
     adjusted = adjust_logits(logits, row_ids, positions, counts, *asked[:7])
     neutral = no_adjustments(len(counts))
     expected_counts = counts.copy()
-    expected = SAMPLE.reference(
-        expected_counts, adjusted, row_ids, positions, *neutral, *asked[7:]
-    )
+    expected = SAMPLE.reference(expected_counts, adjusted, row_ids, positions, *neutral, *asked[7:])
     found = SAMPLE.reference(counts, logits, row_ids, positions, *asked)
     assert_same_bits(found[0], expected[0])
     assert_same_bits(counts, expected_counts)

@@ -1,4 +1,4 @@
-"""Prove kernels on this machine, the project's or a user's own.
+"""Prove kernels on this machine, the project's or a user's own, or time them on its GPU.
 
 Runs the stages that the machine has the tools for and names those that it lacks.
 """
@@ -18,22 +18,13 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from cugraphs.cuda_device import CudaDevice
+from cugraphs.cli.kernel_bench import bench
 from cugraphs.kernel import CUDA_TYPES, Kernel
-from cugraphs.kernel_speed import (
-    Ceilings,
-    Speed,
-    measure_ceilings,
-    speeds_as_json,
-    three_digits,
-    time_case,
-)
 from cugraphs.kernels import ALL
 from cugraphs.one_line import one_line
 from cugraphs.testing import (
     STAGES,
     CheckResult,
-    case_arrays,
     check_kernel,
     check_plan,
     missing_tools,
@@ -63,6 +54,12 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--dtype", action="append", choices=[*CUDA_TYPES], help="only this; may be repeated"
     )
+    parser.add_argument(
+        "--bench",
+        action="store_true",
+        help="time the kernels' benchmarks on the GPU instead of proving them (in bfloat16, unless "
+        "--dtype is given)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--traceback", action="store_true", help="show the Python traceback of an error"
@@ -73,12 +70,15 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check, print a table, and return 1 if something failed."""
     kernels = _find_kernels(args.kernels)
+    if args.bench:
+        if args.stage:
+            raise ValueError("check: --bench and --stage are both given, expected one of them")
+        return bench(kernels, args.dtype, as_json=args.json)
     missing = missing_tools()
     stages = args.stage or [stage for stage in STAGES if stage not in missing]
     if not stages:
         raise RuntimeError(f"check: this machine can run no stage; {missing['emulate']}")
     results = _check_all(kernels, stages, args.dtype)
-    ceilings, speeds = _measure(kernels, args.dtype, results) if "gpu" in stages else (None, [])
     skipped = {stage: missing[stage] for stage in STAGES if stage in missing}
     num_failed = sum(not result.passed for result in results)
     if args.json:
@@ -89,24 +89,15 @@ def run(args: argparse.Namespace) -> int:
             "failed": num_failed,
             "results": [dataclasses.asdict(result) for result in results],
         }
-        if ceilings is not None:
-            record["ceilings"] = dataclasses.asdict(ceilings)
-            record["speeds"] = speeds_as_json(speeds, ceilings)
         print(json.dumps(record))
     else:
         console = Console(soft_wrap=True, highlight=False)
         if not console.is_terminal:
             console.width = _FILE_COLUMNS
-        console.print(_table(results, speeds, ceilings))
+        console.print(_table(results))
         for result in results:
             if not result.passed:
                 console.print(str(result), markup=False)
-        if ceilings is not None:
-            console.print(
-                f"this card reads {ceilings.read_bytes_per_s / 1e12:.3g} TB/s and multiplies bf16 "
-                f"matrices at {ceilings.flops_per_s / 1e12:.0f} TFLOP/s, measured now; shares are "
-                "of the nearer of the two. Small cases measure launches and caches."
-            )
         for stage, why in skipped.items():
             console.print(f"not run: {stage} ({why})", markup=False)
         console.print(
@@ -135,36 +126,8 @@ def _check_all(
     return results
 
 
-def _measure(
-    kernels: Sequence[Kernel], dtypes: Sequence[str] | None, results: Sequence[CheckResult]
-) -> tuple[Ceilings | None, list[Speed]]:
-    """The card's ceilings, and the time of every case that passed; None where none did.
-
-    One that failed may not compile, or write where it must not, and here nothing guards memory.
-    """
-    failed = {(result.kernel, result.case, result.dtype) for result in results if not result.passed}
-    plan = [
-        (kernel, case, dtype)
-        for kernel in kernels
-        for case, dtype in check_plan(kernel, dtypes)
-        if (kernel.name, case.name, dtype) not in failed
-    ]
-    if not plan:
-        return None, []
-    device = CudaDevice()
-    ceilings = measure_ceilings(device)
-    speeds = [
-        time_case(device, kernel, case, dtype, case_arrays(kernel, case, dtype))
-        for kernel, case, dtype in plan
-    ]
-    return ceilings, [speed for speed in speeds if speed is not None]
-
-
-def _table(
-    results: Iterable[CheckResult], speeds: Sequence[Speed] = (), ceilings: Ceilings | None = None
-) -> Table:
-    """A row for each kernel, case and dtype: the largest errors of all stages, and its speed."""
-    timed = {(speed.kernel, speed.case, speed.dtype): speed for speed in speeds}
+def _table(results: Iterable[CheckResult]) -> Table:
+    """A row for each kernel, case and dtype: the largest errors of all stages."""
     rows: dict[tuple[str, str, str], list[CheckResult]] = {}
     for result in results:
         rows.setdefault((result.kernel, result.case, result.dtype), []).append(result)
@@ -172,8 +135,6 @@ def _table(
     for column in ("kernel", "case", "dtype"):
         table.add_column(column, no_wrap=True)
     for column in ("max error", "allowed", "rms error", "allowed"):
-        table.add_column(column, no_wrap=True, justify="right")
-    for column in ("us", "rate", "share") if ceilings is not None else ():
         table.add_column(column, no_wrap=True, justify="right")
     table.add_column("result", no_wrap=True)
     for names, parts in rows.items():
@@ -184,15 +145,7 @@ def _table(
             pairs = (worst.found.max, worst.allowed.max, worst.found.rms, worst.allowed.rms)
             errors = [f"{value:.2g}" for value in pairs]
         failed = [part.stage for part in parts if not part.passed]
-        figures = []
-        if ceilings is not None:
-            figures = ["", "", ""]
-            if names in timed:
-                rate, share = timed[names].rate(ceilings)
-                figures = [three_digits(timed[names].seconds * 1e6), rate, f"{share:.1%}"]
-        table.add_row(
-            *names, *errors, *figures, f"FAILED: {', '.join(failed)}" if failed else "passed"
-        )
+        table.add_row(*names, *errors, f"FAILED: {', '.join(failed)}" if failed else "passed")
     return table
 
 

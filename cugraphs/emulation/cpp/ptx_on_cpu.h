@@ -106,6 +106,8 @@ struct Ptx {
     emu_warp(kAllLanes, site, &in, c, multiply<T>, kEmuUnordered);
   }
 
+  float exp2_approx(float x) const { return x < -126.0f ? 0.0f : exp2f(x); }
+
   void wait_for_previous_kernel() const { emu_wait_for_previous_kernel(); }
   void let_next_kernel_start() const {}
 };
@@ -120,5 +122,6 @@ struct Ptx {
 #define ldmatrix_x2_trans emu::Ptx{EMU_SITE}.ldmatrix_x2_trans
 #define ldmatrix_x4_trans emu::Ptx{EMU_SITE}.ldmatrix_x4_trans
 #define mma_m16n8k16 emu::Ptx{EMU_SITE}.mma_m16n8k16
+#define exp2_approx emu::Ptx{EMU_SITE}.exp2_approx
 #define wait_for_previous_kernel emu::Ptx{EMU_SITE}.wait_for_previous_kernel
 #define let_next_kernel_start emu::Ptx{EMU_SITE}.let_next_kernel_start

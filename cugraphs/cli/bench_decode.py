@@ -1,0 +1,202 @@
+"""How long a decode step takes: mean over the tokens after a prompt, greedy sampling included.
+
+Timed twice: as the engine drives it, with scheduling and text, and on the GPU alone, replay by
+replay. Shares are of the floor, to read all weights and the sequences' K and V once, at the read
+ceiling that is measured first. No prompt is computed: the KV cache is filled with random numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cugraphs.cli.bench_session import (
+    BenchSession,
+    add_common_options,
+    check_counts,
+    progress_bar,
+)
+from cugraphs.cli.tables import TableConsole, milliseconds, new_table
+from cugraphs.decode_bench import (
+    BenchModel,
+    DecodeTimes,
+    RandomCacheRunner,
+    length_of,
+    step_work,
+    time_decode,
+)
+from cugraphs.gpu_specs import GpuSpec
+from cugraphs.ladder import Ladder
+from cugraphs.step_bound import StepBound, bound_step
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+MODES = {
+    "full": "full (the step is one CUDA graph)",
+    "none": "none (EAGER, launch by launch: not decode speed)",
+}
+
+
+@dataclass(frozen=True)
+class DecodeResult:
+    """One batch and prompt: times, and the least that the card could take.
+
+    Args:
+        times: measured.
+        launches: of a step.
+        bound: of the step, by the measured ceilings.
+        floor_ms: to read weights, K and V.
+        step_share: the floor's share of a step as the engine drives it.
+        replay_share: its share of a replay on the GPU; None where there is none.
+    """
+
+    times: DecodeTimes
+    launches: int
+    bound: StepBound
+    floor_ms: float
+    step_share: float
+    replay_share: float | None
+
+
+def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the benchmark."""
+    parser = subparsers.add_parser(
+        "decode", help="time of a decode step, and its share of the bound", description=__doc__
+    )
+    add_common_options(parser)
+    add_work_options(parser, batches=[1], prompts=[128])
+    parser.add_argument(
+        "--mode", default="full", choices=MODES, help="full: one graph (default); none: eager"
+    )
+    parser.set_defaults(run=run)
+
+
+def add_work_options(
+    parser: argparse.ArgumentParser, *, batches: list[int], prompts: list[int]
+) -> None:
+    """Add the batches and prompts to time, one by one."""
+    shown = (" ".join(map(str, values)) for values in (batches, prompts))
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="+",
+        default=batches,
+        metavar="N",
+        help=f"sequences (default {next(shown)})",
+    )
+    parser.add_argument(
+        "--prompt",
+        type=int,
+        nargs="+",
+        default=prompts,
+        metavar="N",
+        help=f"tokens of each before the first step: one for all batches, or one each (default "
+        f"{next(shown)})",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=128,
+        metavar="N",
+        help="to generate while time is taken (default 128)",
+    )
+
+
+def works(args: argparse.Namespace) -> list[tuple[int, int]]:
+    """The (batch, prompt) pairs that are asked for.
+
+    Raises:
+        ValueError: a number is out of range, or there are not as many prompts as batches.
+    """
+    check_counts("--batch", args.batch)
+    check_counts("--prompt", args.prompt, 1 << 24)
+    check_counts("--tokens", [args.tokens], 1 << 20)
+    prompts = args.prompt * len(args.batch) if len(args.prompt) == 1 else args.prompt
+    if len(prompts) != len(args.batch):
+        raise ValueError(
+            f"bench: --prompt has {len(prompts)} numbers for {len(args.batch)} batches, expected "
+            "one, or one each"
+        )
+    return list(zip(args.batch, prompts, strict=True))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time every pair, and print."""
+    pairs = works(args)
+    session = BenchSession("decode", MODES[args.mode], args)
+    longest = max(length_of(prompt, args.tokens) for _, prompt in pairs)
+    session.check_length(longest)
+    gpu = session.measure_gpu()
+    model = session.load(longest)
+    results = []
+    with progress_bar(len(pairs)) as advance:
+        for batch, prompt in pairs:
+            results.append(measure(model, gpu, batch, prompt, args.tokens, args.mode))
+            advance(f"{batch} x {prompt}")
+    _print(results, MODES[args.mode])
+    session.finish(gpu, results=results)
+    return 0
+
+
+def measure(
+    model: BenchModel, gpu: GpuSpec, batch: int, prompt_tokens: int, tokens: int, mode: str
+) -> DecodeResult:
+    """Time one batch after one prompt, in a runner of its own."""
+    length = length_of(prompt_tokens, tokens)
+    plan = model.plan(Ladder(batch, [batch]), length=length)
+    runner = RandomCacheRunner(model, plan, "full" if mode == "full" else "none")
+    times = time_decode(runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens)
+    context = round(times.mean_context)
+    work = step_work(plan, batch, context=context, arch=gpu.arch)
+    bound = bound_step(work, gpu, rows=batch, rung=batch, context=context)
+    floor_ms = bound.weight_ms + bound.kv_ms
+    return DecodeResult(
+        times=times,
+        launches=work.launches,
+        bound=bound,
+        floor_ms=floor_ms,
+        step_share=floor_ms / times.step_ms,
+        replay_share=None if times.replay_ms is None else floor_ms / times.replay_ms,
+    )
+
+
+def _print(results: list[DecodeResult], mode: str) -> None:
+    tokens = results[0].times.tokens
+    table = new_table(
+        f"a decode step, mean over {tokens} tokens; mode {mode}",
+        "batch x prompt",
+        *("step", "tokens/s", "floor", "share", "GPU replay", "share"),
+        *("bound", "host adds", "launch", "kernels"),
+    )
+    for result in results:
+        times = result.times
+        replay = ["", "", ""]
+        if times.replay_ms is not None and result.replay_share is not None:
+            added_us = (times.step_ms - times.replay_ms) * 1e3
+            replay = [
+                milliseconds(times.replay_ms),
+                f"{result.replay_share:.1%}",
+                f"{added_us:,.0f} us",
+            ]
+        table.add_row(
+            f"{times.batch} x {times.prompt_tokens}",
+            milliseconds(times.step_ms),
+            f"{times.tokens_per_s:,.0f}",
+            milliseconds(result.floor_ms),
+            f"{result.step_share:.1%}",
+            *replay[:2],
+            milliseconds(result.bound.total_ms),
+            replay[2],
+            "" if times.launch_us is None else f"{times.launch_us:.1f} us",
+            f"{result.launches}",
+        )
+    console = TableConsole()
+    console.print(table)
+    console.print(
+        "step: as the engine drives it, with scheduling, greedy sampling and text; the KV cache "
+        "holds random numbers, no prompt was computed. floor: weights, K and V read once at the "
+        "ceiling. bound: the floor, or the linear layers' flops where they take longer than the "
+        "weights."
+    )

@@ -1,0 +1,108 @@
+"""Prometheus export: an engine's counters as a collector, read whenever they are scraped.
+
+Needs the extra ``metrics`` (prometheus-client). Times of requests are histograms, which are told of
+each request that ends; everything else is what ``llm.stats()`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from cugraphs.statistics import EngineStats, RequestTimes
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import CollectorRegistry
+
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_COUNTERS = {
+    "requests_finished": "Requests that have ended.",
+    "steps": "Steps that ran.",
+    "prompt_tokens": "Prompt tokens computed.",
+    "generated_tokens": "Tokens sampled.",
+    "cached_tokens": "Prompt tokens found in the cache.",
+    "preemptions": "Sequences that gave their blocks back.",
+    "captures": "CUDA graphs captured.",
+    "padding_rows": "Rows computed for nobody.",
+    "off_ladder_steps": "Batches above the largest captured size.",
+}
+_GAUGES = {
+    "requests_waiting": "Sequences that are not admitted.",
+    "requests_running": "Sequences that are.",
+    "kv_blocks": "KV blocks that sequences can own.",
+    "kv_blocks_used": "KV blocks owned now.",
+    "kv_blocks_cached": "KV blocks of nobody that hold a prefix.",
+}
+_TIMES = {
+    "queue_s": ("queue_seconds", "From arrival until a step first ran some of the request."),
+    "time_to_first_token_s": ("time_to_first_token_seconds", "From arrival to the first token."),
+    "time_per_output_token_s": ("time_per_output_token_seconds", "Mean over the later tokens."),
+    "total_s": ("request_seconds", "From arrival to the end."),
+}
+
+
+class EngineMetrics:
+    """Registers an engine's metrics, all named ``cugraphs_…``.
+
+    >>> EngineMetrics(llm.stats, llm.engine.on_finished)  # then serve prometheus_client's registry
+    """
+
+    def __init__(
+        self,
+        stats: Callable[[], EngineStats],
+        on_finished: list[Callable[[RequestTimes], None]],
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        """Register.
+
+        Args:
+            stats: the engine's counters.
+            on_finished: what the engine calls for each request that ends; a callback is added.
+            registry: of prometheus-client; None is its own.
+
+        Raises:
+            RuntimeError: prometheus-client is not installed.
+            ValueError: the registry has metrics of these names already.
+        """
+        try:
+            from prometheus_client import REGISTRY, Histogram
+        except ImportError:
+            raise RuntimeError(
+                "metrics: prometheus-client is not installed; pip install 'cugraphs[metrics]'"
+            ) from None
+        self._stats = stats
+        registry = registry or REGISTRY
+        self._times = {
+            field: Histogram(f"cugraphs_{name}", text, buckets=_BUCKETS_S, registry=registry)
+            for field, (name, text) in _TIMES.items()
+        }
+        registry.register(self)
+        on_finished.append(self._observe)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every counter and gauge as it is now."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        stats = self._stats()
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
+        replays: dict[str, float] = {str(rung): n for rung, n in stats.replays.items()}
+        by_label: tuple[tuple[str, str, str, dict[str, float]], ...] = (
+            ("replays", "rung", "Replayed decode steps.", replays),
+            ("eager_steps", "reason", "Steps that ran eagerly.", dict(stats.eager_steps)),
+            ("host_seconds", "phase", "Time of the step's thread.", dict(stats.host_seconds)),
+        )
+        for name, label, text, values in by_label:
+            family = CounterMetricFamily(f"cugraphs_{name}", text, labels=[label])
+            for key, value in values.items():
+                family.add_metric([key], value)
+            yield family
+
+    def _observe(self, times: RequestTimes) -> None:
+        for field, histogram in self._times.items():
+            seconds = getattr(times, field)
+            if seconds is not None:
+                histogram.observe(seconds)

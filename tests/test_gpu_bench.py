@@ -1,0 +1,56 @@
+"""cugraphs bench on a GPU, with a tiny model: every benchmark runs, and its record adds up."""
+
+import json
+
+import pytest
+from tiny_model import write_tiny_model
+
+from cugraphs.cli import bench_session, main
+from cugraphs.gpu_specs import gpu_spec
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Runs a benchmark and returns its record; ceilings are not measured anew each time."""
+    monkeypatch.setattr(bench_session, "measure_gpu", lambda device: gpu_spec("h200"))
+    folder = str(write_tiny_model(tmp_path / "tiny"))
+
+    def run(name, *options):
+        file = tmp_path / f"{name}.json"
+        assert main(["bench", name, folder, "--json", str(file), *options]) == 0
+        return json.loads(file.read_text())
+
+    return run
+
+
+def test_capture_reports_every_rung(bench):
+    sizes = ["--max-num-seqs", "8", "--max-num-batched-tokens", "64", "--max-model-len", "64"]
+    record = bench("capture", *sizes, "--mode", "full_and_piecewise")
+    for start in record["starts"]:
+        full = [rung for rung in start["rungs"] if rung["kind"] == "full"]
+        assert [rung["rows"] for rung in full] == [8, 4, 2, 1]
+        pieces = [rung for rung in start["rungs"] if rung["kind"] == "piecewise"]
+        assert [rung["rows"] for rung in pieces] == [16, 8, 4, 2, 1]
+        for rung in start["rungs"]:
+            assert rung["nodes"] > 10 and rung["record_ms"] > 0 and rung["instantiate_ms"] > 0
+        assert all(rung["graphs"] == 1 for rung in full)
+        assert all(rung["graphs"] > 1 for rung in pieces)
+    assert {host["rows"] for host in record["host"]} == {1, 8}
+    assert all(0 < host["launch_us"] < host["queue_us"] for host in record["host"])
+
+
+def test_decode_is_timed_by_the_engine_and_by_events(bench):
+    record = bench("decode", "--batch", "1", "3", "--prompt", "20", "--tokens", "16")
+    for result in record["results"]:
+        times = result["times"]
+        assert 0 < times["replay_ms"] <= times["step_ms"]
+        assert 0 < result["step_share"] <= result["replay_share"] < 1
+
+
+def test_graphs_and_padding(bench):
+    (gain,) = bench("graphs", "--batch", "2", "--prompt", "20", "--tokens", "16")["results"]
+    assert gain["eager"]["replay_ms"] is None and gain["graph"]["replay_ms"] > 0
+    (padded,) = bench("padding", "--pair", "3:8", "--context", "20")["results"]
+    assert padded["exact_ms"] > 0 and padded["padded_ms"] > 0 and padded["added_bytes"] > 0

@@ -1,0 +1,116 @@
+"""Launches as they are handed to the driver, without one: what is packed, what layers share."""
+
+import ctypes
+import types
+
+import numpy as np
+import pytest
+
+from cugraphs import launch
+from cugraphs.kernel import WORKSPACE, Access, Cost, Kernel, Launch, Operand
+from cugraphs.launch import PreparedLaunch, prepare
+
+pytest.importorskip("cuda.bindings.driver")
+
+
+class OnDevice:
+    """An array with an address, as CuPy's have."""
+
+    def __init__(self, array, address):
+        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
+        self.flags, self.nbytes = array.flags, array.nbytes
+        self.data = types.SimpleNamespace(ptr=address)
+
+
+def launches(axes, dtype, *, scale):
+    scalars = (np.float32(scale), np.int64(axes["rows"]), np.int32(-3))
+    yield Launch("first<float>", (axes["rows"], 1, 1), 32, scalars, ("out", WORKSPACE, "x", "bias"))
+
+
+@pytest.fixture
+def kernel(monkeypatch, tmp_path):
+    """A kernel whose launches are planned; ``calls`` counts how often."""
+    launch._plan.cache_clear()
+    monkeypatch.setattr(launch, "_function", lambda *args: 77)
+    monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
+    calls = []
+
+    def planned(axes, dtype, *, scale):
+        calls.append(dict(axes))
+        return tuple(launches(axes, dtype, scale=scale))
+
+    made = Kernel(
+        name="made",
+        operands=(
+            Operand("out", ("rows", "width"), "T", Access.WRITE),
+            Operand("x", ("rows", "width"), "T"),
+            Operand("bias", ("width",), "T", optional=True),
+        ),
+        reference=lambda x, bias=None, *, scale: (x,),
+        cost=lambda axes, dtype, *, scale: Cost(0, 0),
+        source=tmp_path / "made.cu",
+        launches=planned,
+        workspace=lambda axes, dtype, *, scale: 16,
+    )
+    yield made, calls
+    launch._plan.cache_clear()
+
+
+def arguments(prepared: PreparedLaunch, ctypes_of):
+    """What the driver reads: it is told where each argument is."""
+    where = (ctypes.c_uint64 * len(ctypes_of)).from_address(prepared._arguments)
+    pairs = zip(where, ctypes_of, strict=True)
+    return [type_.from_address(address).value for address, type_ in pairs]
+
+
+def prepared(kernel, rows, *, scale=0.5, first=4096, bias=False):
+    arrays = [OnDevice(np.zeros((rows, 8), np.float32), first + 256 * i) for i in range(2)]
+    if bias:
+        arrays.append(OnDevice(np.zeros(8, np.float32), 1 << 40))
+    scratch = OnDevice(np.zeros(64, np.uint8), 1 << 33)
+    (one,) = prepare(kernel, arrays, {"scale": scale}, stream=5, cublaslt=None, workspace=scratch)
+    return one
+
+
+TYPES = [ctypes.c_uint64] * 4 + [ctypes.c_float, ctypes.c_int64, ctypes.c_int32]
+
+
+def test_the_driver_finds_pointers_in_order_and_scalars_of_their_own_types(kernel):
+    made, _ = kernel
+    assert arguments(prepared(made, 3), TYPES) == [4096, 1 << 33, 4352, 0, 0.5, 3, -3]
+    with_bias = prepared(made, 3, bias=True)
+    assert arguments(with_bias, TYPES) == [4096, 1 << 33, 4352, 1 << 40, 0.5, 3, -3]
+
+
+def test_layers_share_a_plan_and_not_their_arguments(kernel):
+    made, calls = kernel
+    layers = [prepared(made, 3, first=first) for first in (4096, 8192, 12288)]
+    assert len(calls) == 1
+    assert [arguments(layer, TYPES)[0] for layer in layers] == [4096, 8192, 12288]
+    assert len({id(layer._form) for layer in layers}) == 1
+
+
+@pytest.mark.parametrize("other", [{"rows": 4}, {"rows": 3, "scale": 2.0}])
+def test_another_size_or_scalar_is_another_plan(kernel, other):
+    made, calls = kernel
+    prepared(made, 3)
+    different = prepared(made, **other)
+    assert len(calls) == 2
+    assert arguments(different, TYPES)[4:6] == [other.get("scale", 0.5), other["rows"]]
+
+
+def test_a_wrong_array_is_refused_whatever_was_planned_before(kernel):
+    made, _ = kernel
+    prepared(made, 3)
+    arrays = [OnDevice(np.zeros(shape, np.float32), 256) for shape in ((3, 8), (4, 8))]
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^made: out is float32\[3, 8\], expected"):
+            prepare(made, arrays, {"scale": 0.5}, stream=5, cublaslt=None, workspace=None)
+
+
+def test_the_workspace_is_checked_each_time(kernel):
+    made, _ = kernel
+    prepared(made, 3)
+    arrays = [OnDevice(np.zeros((3, 8), np.float32), 256)] * 2
+    with pytest.raises(ValueError, match="workspace is 0 bytes, expected at least 16"):
+        prepare(made, arrays, {"scale": 0.5}, stream=5, cublaslt=None, workspace=None)
