@@ -1,6 +1,7 @@
 """Sampling: the token where the kept tokens' cumulative probability first exceeds a random number.
 
-With ``l`` a row of logits after biases, bans and penalties (``adjust_logits.py``), ``T`` its temperature and ``m = max(l)``:
+With ``l`` a row of logits after biases, bans and penalties (``adjust_logits.py``), ``T`` its
+temperature and ``m = max(l)``:
 
     w[i] = exp((l[i] - m) / T)              weight; over a sum of weights, a probability
     min_p: keep l[i] >= m + T * log(min_p)  that is w[i] >= min_p: relative to the likeliest
@@ -21,9 +22,10 @@ nothing; its logits may hold anything.
 
 Rounding: the threshold of min_p in float64, compared exactly; weights in float32, summed in float32
 in blocks of 256 tokens, and the sums of blocks in float64. The GPU rounds each weight to a multiple
-of 2^-38 and adds without error, so it gives a row the same token in any batch. Both are within some 1e-7 of the exact sums, relative to the total
-(one long float32 chain is not: over a large vocabulary it drifts by up to 1e-3). So two devices can
-choose different tokens only where u or top_p is within 1e-6 of a cumulative probability.
+of 2^-38 and adds without error, so it gives a row the same token in any batch. Both are within some
+1e-7 of the exact sums, relative to the total (one long float32 chain is not: over a large
+vocabulary it drifts by up to 1e-3). So two devices can choose different tokens only where u or
+top_p is within 1e-6 of a cumulative probability.
 
 Sources: Holtzman et al., The Curious Case of Neural Text Degeneration, 2020 (top_p); Fan et al.,
 Hierarchical Neural Story Generation, 2018 (top_k); Nguyen et al., Turning Up the Heat: Min-p

@@ -1994,11 +1994,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "    }\n  }\n  if (row.token_counts",
         ),
         (
-            "no barrier before the tile is filled again",
-            "  __syncthreads();  // the tile may still be read\n",
-            "",
-        ),
-        (
             "a bias of another chunk is added",
             "      if (id >= begin && id < end) {\n        tile",
             "      if (id >= 0 && id < end) {\n        tile",
@@ -2020,8 +2015,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "frequency before repetition",
-            "        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);\n        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n",
-            "        logit = __fadd_rn(logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition) : __fmul_rn(logit, row.repetition);\n",
+            "        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition)"
+            " : __fmul_rn(logit, row.repetition);\n"
+            "        logit = __fadd_rn("
+            "logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n",
+            "        logit = __fadd_rn("
+            "logit, -__fmul_rn(row.frequency, static_cast<float>(count)));\n"
+            "        logit = logit > 0.0f ? __fdiv_rn(logit, row.repetition)"
+            " : __fmul_rn(logit, row.repetition);\n",
         ),
         (
             "only the first of the counts that are loaded together",

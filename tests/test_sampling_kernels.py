@@ -1,4 +1,4 @@
-"""SAMPLE, its adjustments of the logits, and LOGPROBS against plain loops, brute force and known distributions."""
+"""SAMPLE, its adjusted logits and LOGPROBS against loops, brute force and known distributions."""
 
 import inspect
 import math
