@@ -40,19 +40,19 @@ def lines_of(capsys):
 
 
 def test_each_benchmark_is_timed_in_bfloat16_and_shown(timed, capsys):
-    assert main(["check", "--bench", "add", "sample"]) == 0
+    assert main(["check", "--bench", "add", "advance"]) == 0
     assert timed == [
         ("add", "one", "bfloat16"),
         ("add", "two", "bfloat16"),
-        ("sample", "one", "float32"),  # none of its operands takes the models' dtype
-        ("sample", "two", "float32"),
+        ("advance", "one", "float32"),  # none of its operands takes the models' dtype
+        ("advance", "two", "float32"),
     ]
     header, *rows = lines_of(capsys)
     columns = "kernel size dtype us empty us MiB GB/s Gflop TFLOP/s share"
     assert " ".join(header.split()) == columns
     figures = "1.00 2.50 0.954 1,000 0.0001 0.1 25.0% r"
     assert " ".join(rows[0].split()) == f"add one bfloat16 {figures}"
-    assert " ".join(rows[3].split()) == f"sample two float32 {figures}"
+    assert " ".join(rows[3].split()) == f"advance two float32 {figures}"
     told = " ".join(rows[4:])
     for part in ("a card", "reads 4.00 TB/s", "copies 3.80 TB/s", "800 TFLOP/s", "1.25 us"):
         assert part in told

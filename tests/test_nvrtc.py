@@ -63,7 +63,7 @@ def test_spills_are_counted(source, cache):
 
 def test_a_kernel_of_the_project_compiles_for_one_generation(cache):
     assert RMS_NORM.source is not None
-    assert compile_cubin(RMS_NORM.source, "rms_norm<float, 4, 32>", "sm_90a").data
+    assert compile_cubin(RMS_NORM.source, "rms_norm<float, 4, 32, 1>", "sm_90a").data
 
 
 def test_the_cache_gives_back_what_was_compiled(source, cache, monkeypatch):
