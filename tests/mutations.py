@@ -720,7 +720,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "float sums[kTilesDown][kTilesAcross][4];",
         ),
         ("a tile's rows after the last are stored", "if (row >= tokens || column", "if (column"),
-        ("a tile's columns after the last are stored", "tokens || column >= out_features)", "tokens)"),
+        (
+            "a tile's columns after the last are stored",
+            "tokens || column >= out_features)",
+            "tokens)",
+        ),
         (
             "all parts at one place of the workspace",
             "workspace + part * (tokens * columns)",
