@@ -140,15 +140,15 @@ __device__ __forceinline__ void sort_likeliest(
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, 1) logprobs_list(
-    float* __restrict__ target_logprobs,    // [rows]
-    int* __restrict__ target_ranks,         // [rows]
-    int* __restrict__ top_ids,              // [rows, max_logprobs]
-    float* __restrict__ top_logprobs,       // [rows, max_logprobs]
-    const T* __restrict__ logits,           // [rows, vocab]
-    const int* __restrict__ token_ids,      // [rows]
-    const int* __restrict__ target_ids,     // [rows]
-    const int* __restrict__ num_logprobs,   // [rows]
-    unsigned char* __restrict__ workspace,  // ListWork [rows]
+    float* __restrict__ target_logprobs,   // [rows]
+    int* __restrict__ target_ranks,        // [rows]
+    int* __restrict__ top_ids,             // [rows, max_logprobs]
+    float* __restrict__ top_logprobs,      // [rows, max_logprobs]
+    const T* __restrict__ logits,          // [rows, vocab]
+    const int* __restrict__ token_ids,     // [rows]
+    const int* __restrict__ target_ids,    // [rows]
+    const int* __restrict__ num_logprobs,  // [rows]
+    unsigned char* workspace,              // ListWork [rows]; no __restrict__, see sample.cu
     int vocab,
     int max_logprobs) {
   extern __shared__ __align__(16) unsigned char smem[];

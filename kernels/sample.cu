@@ -82,7 +82,10 @@ struct RowWork {
   int num_candidates, unused;
 };
 
-static_assert(sizeof(RowWork<float>) <= 47 * 1024, "what row_order.py reserves");
+static_assert(sizeof(RowWork<float>) <= 47 * 1024, "what sample.py reserves");
+
+// A launch that only reads the workspace does not call it __restrict__: it begins while the launch
+// before still writes there, which the cache for constant data may not know.
 
 template <typename T>
 __device__ __forceinline__ RowWork<T>& work_of(unsigned char* workspace, int row) {
@@ -461,8 +464,8 @@ end_of_filters_in_row(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, 1) sample_draw(
-    int* __restrict__ token_ids,              // [rows]
-    unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+    int* __restrict__ token_ids,  // [rows]
+    unsigned char* workspace) {   // RowWork<T> [rows]
   extern __shared__ __align__(16) unsigned char smem[];
   RowScratch& s = *reinterpret_cast<RowScratch*>(smem);
   wait_for_previous_kernel();

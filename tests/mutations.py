@@ -893,7 +893,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "__ffs(__ballot_sync(0xffffffffu, unit < end_unit)) - 1",
             "31 - __clz(__ballot_sync(0xffffffffu, unit < end_unit))",
         ),
-        ("a unit belongs to the lane before", "unit < end_unit))", "unit <= end_unit))"),
         ("a step of the sums is missing", "offset = 1; offset < 32", "offset = 1; offset < 16"),
         (
             "the first lanes add what is not there",
@@ -987,11 +986,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "      unit += units_of(seq_lens[row]) * head_sets;\n      plan[row] = unit;\n",
         ),
         ("the plan has no share", "    if (lane == 0) plan[rows] = share;\n", ""),
-        (
-            "the work of earlier kernels is not waited for",
-            "  wait_for_previous_kernel();\n  let_next",
-            "  let_next",
-        ),
         (
             "folds before the parts are there",
             "  wait_for_previous_kernel();\n  const int sets",
@@ -1295,11 +1289,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "mma_m16n8k16<T>(sums[step][h], a, high[0])",
         ),
         ("V is not transposed", "ldmatrix_x4_trans(a, values", "ldmatrix_x4(a, values"),
-        (
-            "fp16 weights below 2^-24 vanish",
-            "kLargestWeightLog2<__half> = 14.0f",
-            "kLargestWeightLog2<__half> = 0.0f",
-        ),
         ("totals of one lane", "__shfl_xor_sync(0xffffffffu, total, 1)", "0.0f"),
         ("totals of half the lanes", "__shfl_xor_sync(0xffffffffu, total, 2)", "0.0f"),
         (
