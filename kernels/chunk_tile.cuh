@@ -30,7 +30,7 @@ __device__ __forceinline__ Tile find_tile(
   int low = 0, count = seqs + 2;  // the last segment that begins with this tile or an earlier one
   while (count > 1) {
     const int step = (count + 31) / 32;
-    const bool begun = lane * step < count && first_tile(low + lane * step) <= index;
+    const bool begun = first_tile(low + lane * step) <= index;
     const int last = 31 - __clz(__ballot_sync(0xffffffffu, begun));
     low += last * step;
     count = min(step, count - last * step);

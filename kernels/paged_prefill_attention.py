@@ -282,6 +282,7 @@ PAGED_PREFILL_ATTENTION = Kernel(
             "many_sequences", Heads(2, 1, 16), [(40 + n, (7 * n) % 23) for n in range(1, 41)]
         ),
         prefill_case("empty_chunks", Heads(4, 2, 64), [(9, 0), (18, 5), (0, 0), (3, 3), (0, 0)]),
+        prefill_case("dead_sequences", Heads(4, 2, 64), [(0, 1), (18, 5), (0, 3)]),
         prefill_case("padding_rows", Heads(4, 2, 64), [(18, 5), (3, 3)], padding_rows=4),
         prefill_case("rows_before", Heads(4, 2, 64), [(18, 5), (3, 3)], rows_before=19),
         prefill_case("only_padding_rows", Heads(4, 2, 64), [(0, 0)], padding_rows=3),

@@ -1919,7 +1919,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "count = min(step, count - last * step)",
             "count = 1",
         ),
-        ("segments after the last are looked at", "lane * step < count && first", "first"),
     ),
     *_bugs(
         "paged_prefill_attention",

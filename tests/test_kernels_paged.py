@@ -267,7 +267,7 @@ def test_prefill_is_dense_causal_attention_and_zero_elsewhere(case):
     out = prefill(arrays, **case.attrs)
     expected = np.zeros(q.shape)
     for seq, seq_len in enumerate(seq_lens):
-        for row in range(starts[seq], starts[seq + 1]):
+        for row in range(starts[seq], starts[seq + 1] if seq_len else starts[seq]):
             visible = seq_len - (starts[seq + 1] - row) + 1
             expected[row] = dense(
                 q[row], k_cache, v_cache, tables[slot_ids[seq]], visible, case.attrs["scale"]
