@@ -194,6 +194,8 @@ SAMPLE_CASES = (
         biases=16,
         stops=5,
     ),
+    # A tail of weights below 2^-20, which together are an eighth of the total.
+    _case("far_tail", 128_256, scale=0.1, peak=13.87, top_p=(1.0, 0.95)),
     # Rows whose prefixes end in other bins than their number of candidates, or a group's top, says.
     _case(
         "top_k_of_many",
