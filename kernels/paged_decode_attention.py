@@ -363,12 +363,17 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("unequal", Heads(8, 2, 32), [1, 2100, 0, 17, 130, 600]),
         decode_case("shared_blocks", Heads(4, 2, 32), [100, 49, 300, 80], shared_blocks=2),
         decode_case("group_of_24", Heads(24, 1, 16), [50, 300]),
-        # More rows than a warp has lanes, and more work than blocks.
-        decode_case("many_rows", Heads(4, 2, 16), [(7 * row) % 40 for row in range(300)]),
+        # More rows than a warp has lanes, some of them cut, and more work than blocks.
+        decode_case(
+            "many_rows",
+            Heads(4, 2, 16),
+            [500 if row % 70 == 69 else (7 * row) % 40 for row in range(300)],
+        ),
         # So many KV heads that parts are long: every warp's ring is filled several times.
         decode_case("long_parts", Heads(128, 128, 16), [900, 5, 600]),
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
+        decode_case("batch_invariant_many", Heads(4, 2, 16), [1160] * 40, batch_invariant=True),
         decode_case("batch_invariant_long", Heads(2, 1, 16), [300, 10_000], batch_invariant=True),
     ),
     benchmarks=(

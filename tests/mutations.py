@@ -1055,11 +1055,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "scale * math.log2(math.e)",
             'axes["head_dim"] ** -0.5 * math.log2(math.e)',
         ),
-        (
-            "heads of a set rounded down",
-            "heads = -(-group // -(-group // MAX_HEADS_OF_VECTORS))",
-            "heads = group // -(-group // MAX_HEADS_OF_VECTORS)",
-        ),
         ("shared memory without the padding", "(head_dim + 8) * itemsize", "head_dim * itemsize"),
         ("shared memory of three warps", "stage_bytes = 4 *", "stage_bytes = 3 *"),
         ("workspace for one part a block", "places = 2 * _blocks", "places = _blocks"),
