@@ -367,6 +367,17 @@ class Kernel:
         """Bytes of scratch memory that the launches need at these sizes."""
         return 0 if self.workspace is None else self.workspace(axes, dtype, **attrs)
 
+    def has_work(self, axes: Axes) -> bool:
+        """Whether a call at these sizes writes anything, so that something must be launched.
+
+        One result with rows is enough, whatever other axes are 0. What only updates in place has
+        nothing to do where any axis is.
+        """
+        if not self.produced:
+            return all(axes.values())
+        shapes = ([axes[name] for _, name, _ in operand.axes] for operand in self.produced)
+        return any(all(shape) for shape in shapes)
+
     def infer(
         self, types: Sequence[ArrayType], attrs: Mapping[str, Any]
     ) -> tuple[list[ArrayType], dict[str, int]]:

@@ -149,6 +149,8 @@ MIXED_ROWS = Kernel(
         Case("dead_seqs", _inputs([(6, 2, 5), (-1, 0, 0), (-1, 0, 0)], [6, -1]), _ATTRS),
         Case("no_tokens_between", _inputs([(1, 4, 3), (-1, 0, 0), (3, 30, 2)], [3]), _ATTRS),
         Case("padded", _inputs([(1, 4, 3), (6, 0, 200)], [1, 6], dead_tokens=53), _ATTRS),
+        Case("no_logits", _inputs([(3, 0, 40), (1, 7, 1)], []), _ATTRS),
+        Case("no_sequences", _inputs([], [], dead_tokens=5), _ATTRS),
         Case("more_logits", _inputs([(1, 0, 2)], [-1] * 199 + [1]), _ATTRS),
         Case("block_size_8", _inputs([(1, 7, 9), (0, 8, 1)], [0]), {"block_size": 8}),
     ),

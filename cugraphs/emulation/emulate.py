@@ -135,7 +135,7 @@ def bind_launches(
         )
     types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
     produced, axes = kernel.infer(types, attrs)
-    if not all(axes.values()):
+    if not kernel.has_work(axes):
         return produced, ()
     return produced, kernel.launches(axes, kernel.dtype_of([*produced, *types]), **attrs)
 
