@@ -273,11 +273,11 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
 // out = the sums of the parts, in order, + bias. A thread makes kWidth results of a row.
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear_sum(
-    T* __restrict__ out,                  // [all tokens, out_features]
-    const float* __restrict__ workspace,  // [parts, tokens, out_features]
-    const T* __restrict__ bias,           // [out_features] or null
-    int first_token,                      // of those that this launch computes
-    int tokens,                           // that this launch computes
+    T* __restrict__ out,     // [all tokens, out_features]
+    const float* workspace,  // [parts, tokens, out_features]; no __restrict__: read after the wait
+    const T* __restrict__ bias,  // [out_features] or null
+    int first_token,             // of those that this launch computes
+    int tokens,                  // that this launch computes
     int out_features,
     int parts) {
   using Sums = Pack<float, kWidth>;

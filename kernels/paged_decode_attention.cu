@@ -151,7 +151,7 @@ template <typename T>
 __global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
     T* __restrict__ out,               // [rows, kv_heads*group*head_dim]
     const int* __restrict__ seq_lens,  // [rows]
-    const float* __restrict__ workspace,
+    const float* workspace,  // no __restrict__: it may not be read before the wait, not even early
     int rows,
     int kv_heads,
     int group,
