@@ -155,21 +155,26 @@ class Ladder:
 
 
 def token_ladder(
-    max_num_seqs: int, max_num_batched_tokens: int, *, data_centre_blackwell: bool = False
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    *,
+    data_centre_blackwell: bool = False,
+    most: int | None = None,
 ) -> Ladder:
     """The token counts at which the segments of a mixed step are captured, at most 16 of them.
 
     Powers of two, and from 32 on what lies halfway: above 32 tokens less than a third is padding.
     They go up to vLLM's limit, min(2 * max_num_seqs, 512, max_num_batched_tokens); 1,024 in place
-    of 512 on data-centre Blackwell (sm_100). Larger steps run eagerly.
+    of 512 on data-centre Blackwell (sm_100); or up to ``most``, if that is less. Larger steps run
+    eagerly.
 
     Raises:
         TypeError, ValueError: an argument is no positive integer.
     """
     _check_size("max_num_seqs", max_num_seqs, 1, None)
     _check_size("max_num_batched_tokens", max_num_batched_tokens, 1, None)
-    most = _MAX_TOKEN_RUNG_BLACKWELL if data_centre_blackwell else _MAX_TOKEN_RUNG
-    top = min(2 * max_num_seqs, most, max_num_batched_tokens)
+    limit = _MAX_TOKEN_RUNG_BLACKWELL if data_centre_blackwell else _MAX_TOKEN_RUNG
+    top = min(2 * max_num_seqs, limit, max_num_batched_tokens, most or limit)
     sizes = [size for size in _TOKEN_SIZES if size <= top]
     return Ladder(max_num_batched_tokens, sizes, max_capture_size=top, off_ladder="eager")
 
