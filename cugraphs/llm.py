@@ -339,7 +339,8 @@ def _memory_notice(runner: ModelRunner) -> str:
     blocks, cache = runner.num_kv_blocks, runner.plan.cache
     return (
         f"{runner.counts.captures} graphs in {runner.capture_seconds:.2f} s and "
-        f"{runner.graph_bytes / 2**20:.0f} MiB; KV cache {runner.kv_bytes / 2**30:.2f} GiB: "
+        f"{runner.graph_bytes / 2**20:.0f} MiB, {runner.expected_graph_bytes / 2**20:.0f} MiB "
+        f"expected; KV cache {runner.kv_bytes / 2**30:.2f} GiB: "
         f"{blocks:,} blocks, {(blocks - 1) * cache.block_size:,} tokens at once"
     )
 

@@ -17,7 +17,7 @@ from cugraphs.arena import Arena
 from cugraphs.bucketed_step import BucketedStep, ProgramMemory, StepCounts, plan_buckets
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CaptureError, CpuDevice, Device
-from cugraphs.executable import PlannedProgram
+from cugraphs.executable import PlannedProgram, pieces_of
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
@@ -198,6 +198,7 @@ class ModelRunner:
         self._mixed = memory.executable(plan.mixed)
         self._changes = memory.executable(plan.changes)
         self._token_rungs: Ladder | None = None
+        self._piece_nodes = 0
         self.num_mixed_steps = 0
         start = time.perf_counter()
         free = self.device.free_bytes
@@ -223,15 +224,18 @@ class ModelRunner:
         """Memory of the KV cache."""
         return self._kv_pool.bytes_of(self.num_kv_blocks)
 
+    @property
+    def expected_graph_bytes(self) -> int:
+        """What the driver was to keep for the graphs, by the nodes that are captured."""
+        nodes = sum(rung.num_nodes for rung in self.decode.capture_report) + self._piece_nodes
+        return expected_graphs(1, nodes, HostCosts()).nbytes or 0
+
     def memory_map(self) -> MemoryMap:
         """Where the device's memory went, what graphs cost beside what was expected."""
-        launches = sum(len(plan.program.ops) for plan in self.plan.decode.values())
-        expected = expected_graphs(
-            len(self.decode.captured), launches // len(self.plan.decode), HostCosts()
+        note = (
+            f"that the driver keeps for {self.counts.captures} graphs; "
+            f"{self.expected_graph_bytes:,} were expected"
         )
-        note = f"that the driver keeps for {self.counts.captures} graphs"
-        if expected.nbytes:
-            note += f"; {expected.nbytes:,} were expected"
         cache = dataclasses.replace(self.plan.cache, num_blocks=self.num_kv_blocks)
         return map_memory(
             self.plan.programs,
@@ -351,6 +355,7 @@ class ModelRunner:
         rungs = token_ladder(
             self.plan.state.num_slots, self.plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS
         )
+        program = self.plan.mixed.program
         for tokens in reversed(rungs.rungs):
             sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
             inputs = self._mixed.inputs(sizes)
@@ -363,6 +368,7 @@ class ModelRunner:
                 _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
                 return
             self.counts.captures += len(graphs)
+            self._piece_nodes += sum(end - begin for begin, end in pieces_of(program, "tokens"))
         self._token_rungs = rungs
 
     def _affordable_blocks(self, memory_bytes: int) -> int:

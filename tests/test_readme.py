@@ -32,11 +32,16 @@ def run(*arguments: object, cwd: Path) -> str:
 
 
 def test_generate_stream_and_chat(tmp_path: Path) -> None:
-    (tmp_path / "example.py").write_text(code("python", "LLM("))
+    (tmp_path / "example.py").write_text(code("python", "= LLM("))
     printed = run("example.py", cwd=tmp_path)
     assert printed.count("Once upon a time, there was a small, playful girl named Susan") == 1
     assert "In a deep forest" in printed
     assert "demo model of cugraphs" in printed
+
+
+def test_many_tasks_at_once(tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text(code("python", "AsyncLLM("))
+    assert len(run("example.py", cwd=tmp_path)) > 100
 
 
 @pytest.fixture
