@@ -29,8 +29,12 @@ def make_scheduler(num_blocks=100, block_size=4, seqs=4, tokens=16, prompt_logit
     )
 
 
-def make_sequence(seq_id, prompt_len, *, params=PLAIN, max_tokens=8, sample_index=0):
-    return Sequence(seq_id, [7] * prompt_len, params, max_tokens, sample_index=sample_index)
+def make_sequence(
+    seq_id, prompt_len, *, params=PLAIN, max_tokens=8, sample_index=0, token=None, order=0
+):
+    """Sequences with the same ``token`` have prompts that begin alike."""
+    prompt = [seq_id if token is None else token] * prompt_len
+    return Sequence(seq_id, prompt, params, max_tokens, sample_index=sample_index, order=order)
 
 
 def run_step(scheduler):
@@ -45,6 +49,7 @@ def run_step(scheduler):
             )
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
         sequence.num_computed += chunk.num_tokens
+        scheduler.blocks.register(sequence.seq_id, sequence.tokens, sequence.num_computed)
         if samples:
             sequence.output_token_ids.append(9)
             if len(sequence.output_token_ids) == sequence.max_tokens:
@@ -164,7 +169,9 @@ class AnyTraffic(RuleBasedStateMachine):
         prompt_len = data.draw(st.integers(1, longest - 1))
         max_tokens = data.draw(st.integers(1, longest - prompt_len))
         params = WITH_PROMPT_LOGPROBS if logprobs else PLAIN
-        sequence = make_sequence(self.next_id, prompt_len, params=params, max_tokens=max_tokens)
+        sequence = make_sequence(
+            self.next_id, prompt_len, params=params, max_tokens=max_tokens, token=self.next_id % 2
+        )
         self.next_id += 1
         self.alive.append(sequence)
         self.scheduler.add(sequence)
@@ -190,15 +197,15 @@ class AnyTraffic(RuleBasedStateMachine):
         scheduler = self.scheduler
         before = {s: (s.num_computed, s.slot, s.wants_prompt_logprobs) for s in self.alive}
         decoding = [s for s in scheduler.running if s.num_uncomputed == 1]
-        schedule, taken = scheduler.schedule, []
+        schedule, taken, preemptions = scheduler.schedule, [], scheduler.num_preemptions
         scheduler.schedule = lambda: (
-            taken.extend(schedule()) or self.checked(taken, before, decoding)
+            taken.extend(schedule()) or self.checked(taken, before, decoding, preemptions)
         )
         run_step(scheduler)
         scheduler.schedule = schedule
         self.alive = [s for s in self.alive if s.finish_reason is None]
 
-    def checked(self, chunks, before, decoding):
+    def checked(self, chunks, before, decoding, preemptions):
         assert bool(chunks) == bool(self.alive)
         assert len(chunks) <= self.max_num_seqs
         assert len({chunk.sequence.slot for chunk in chunks}) == len(chunks)
@@ -211,8 +218,11 @@ class AnyTraffic(RuleBasedStateMachine):
             assert chunk.samples == (chunk.num_tokens == sequence.num_uncomputed)
             capacity = len(self.blocks.block_table(sequence.seq_id)) * self.blocks.block_size
             assert sequence.num_computed + chunk.num_tokens <= capacity
-            # A slot must be written exactly when the sequence did not hold it before.
-            assert chunk.is_new == (before[sequence][1] == -1 or sequence.num_computed == 0)
+            # A slot must be written exactly when the sequence did not hold it before, or lost it.
+            if not chunk.is_new:
+                assert sequence.slot == before[sequence][1]
+            elif before[sequence][1] != -1:
+                assert self.scheduler.num_preemptions > preemptions
         for sequence in decoding:  # those that decode never wait for prompts
             assert sequence in of or sequence.num_computed == 0
             if sequence in of and not of[sequence].is_new:
