@@ -39,14 +39,15 @@ class StateMirror:
         """Words that the device does not know yet."""
         return len(self._changed)
 
-    def set(self, name: str, slot: int, values: float | Array) -> None:
-        """Write one slot's entry of a field."""
+    def set(self, name: str, slot: int, values: float | Array, begin: int = 0) -> None:
+        """Write one slot's entry of a field, of a list from position ``begin`` on."""
         row = self.fields[name][slot : slot + 1].reshape(-1)
-        before = row.view(np.int32).copy()
-        row[...] = values
-        changed = np.flatnonzero(row.view(np.int32) != before)
+        part = row[begin : begin + values.size] if isinstance(values, np.ndarray) else row[begin:]
+        before = part.view(np.int32).copy()
+        part[...] = values
+        changed = np.flatnonzero(part.view(np.int32) != before)
         if len(changed):
-            first = self._state.first_word(name) + slot * len(row)
+            first = self._state.first_word(name) + slot * len(row) + begin
             self._changed.update((changed + first).tolist())
 
     def take(self, changes: Array) -> None:
@@ -120,9 +121,12 @@ class StateMirror:
                 self.set("last_token", chunks[index].slot, chunks[index].token_ids[0])
         for chunk in chunks:
             table, length = self._tables[chunk.slot]
-            if table is not chunk.block_table or length != len(table):
+            if table is not chunk.block_table or length > len(table):
                 self._set_list("block_tables", chunk.slot, chunk.block_table, 0)
-                self._tables[chunk.slot] = (chunk.block_table, len(chunk.block_table))
+            elif length < len(table):  # a table is wide: only what was appended is looked at
+                appended = np.array(table[length:], np.int32)
+                self.set("block_tables", chunk.slot, appended, begin=length)
+            self._tables[chunk.slot] = (chunk.block_table, len(chunk.block_table))
 
     def advance(self, token_ids: Array, row_ids: Array, sample_positions: Array) -> None:
         """Move on as the device did at the end of a step; arguments as of the kernel."""

@@ -175,6 +175,15 @@ def test_only_what_differs_is_sent():
     table.append(9)
     pair.mirror.place([Chunk([40], 7, table, slot=2)])
     assert pair.send() == 1 and pair.fields["block_tables"][2].tolist() == [3, 7, 9]
+    # Only what was appended is looked at, and a table that got shorter is written anew.
+    pair.mirror.place([Chunk([40], 7, table, slot=2)])
+    assert pair.send() == 0
+    del table[1:]
+    pair.mirror.place([Chunk([40], 7, table, slot=2)])
+    assert pair.send() == 2 and pair.fields["block_tables"][2].tolist() == [3, 0, 0]
+    table.append(8)
+    pair.mirror.place([Chunk([40], 7, table, slot=2)])
+    assert pair.send() == 1 and pair.fields["block_tables"][2].tolist() == [3, 8, 0]
     # A shorter table of another sequence clears what it does not use.
     pair.mirror.place([Chunk([1, 2], 0, [5], slot=2)])
     pair.send()
