@@ -186,7 +186,6 @@ class ModelRunner:
         self.plan = plan
         self.device: Device = device or CpuDevice()
         self.mode = mode
-        free_before = self.device.free_bytes
         self._kv_pool = self.device.kv_pool(plan.cache)
         self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
         self.mirror = StateMirror(plan.state)
@@ -199,7 +198,6 @@ class ModelRunner:
         self._changes = memory.executable(plan.changes)
         self._token_rungs: Ladder | None = None
         self._piece_nodes = 0
-        self.num_mixed_steps = 0
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
@@ -208,7 +206,6 @@ class ModelRunner:
             self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
         self.graph_bytes = max(free - self.device.free_bytes, 0)
-        self.static_bytes = free_before - free
         self.num_kv_blocks = plan.cache.num_blocks
         if memory_bytes is not None:
             self.num_kv_blocks = self._affordable_blocks(memory_bytes)
@@ -237,13 +234,14 @@ class ModelRunner:
             f"{self.expected_graph_bytes:,} were expected"
         )
         cache = dataclasses.replace(self.plan.cache, num_blocks=self.num_kv_blocks)
-        return map_memory(
+        known = map_memory(
             self.plan.programs,
             cache,
             self.arena,
             graphs=MemoryPart("graphs", self.graph_bytes, note) if self.counts.captures else None,
             total_bytes=self.device.total_bytes,
         )
+        return known.with_rest(self.device.free_bytes)
 
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """Run one step over ``chunks``.
@@ -313,10 +311,9 @@ class ModelRunner:
         inputs = self._mixed.inputs(sizes)
         self.mirror.take(inputs["changes"])
         fill_mixed(inputs, chunks)
-        self.num_mixed_steps += 1
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
-        return {name: array[:logits] for name, array in self._mixed.run(sizes).items()}
+        return self._mixed.run(sizes)
 
     def _place(self, chunks: Sequence[Chunk]) -> None:
         """Make the state stand where the chunks begin, but for the changes that a step can send."""

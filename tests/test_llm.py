@@ -554,7 +554,7 @@ BAD_CALLS = [
     ("arguments", "error", "message"), BAD_CALLS, ids=[message[:50] for *_, message in BAD_CALLS]
 )
 def test_a_bad_call_says_what_is_wrong_and_runs_nothing(llm, arguments, error, message):
-    before = llm.runner.num_mixed_steps
+    before = llm.stats().steps
     with pytest.raises(error) as caught:
         llm.generate(*arguments)
     assert message in str(caught.value)
@@ -563,7 +563,7 @@ def test_a_bad_call_says_what_is_wrong_and_runs_nothing(llm, arguments, error, m
         with pytest.raises(error):
             llm.generate(["fine first", *prompts], *params)
     assert_idle(llm)
-    assert llm.runner.num_mixed_steps == before
+    assert llm.stats().steps == before
 
 
 @pytest.mark.parametrize(
