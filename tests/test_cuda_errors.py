@@ -362,7 +362,7 @@ class OnDevice:
 @pytest.fixture
 def cold(monkeypatch, tmp_path, without_version):
     """An sm_90 for which nothing is compiled yet."""
-    pytest.importorskip("cuda.bindings.driver")
+    pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
     monkeypatch.setattr(nvrtc, "cache_folder", lambda kind: tmp_path)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
@@ -393,7 +393,7 @@ def test_no_rows_launch_nothing():
 
 @pytest.mark.parametrize("scalar", [3, 0.5, True])
 def test_a_scalar_without_a_c_type_is_refused(monkeypatch, scalar):
-    pytest.importorskip("cuda.bindings.driver")
+    pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
     monkeypatch.setattr(
         launch, "_function", lambda *_: pytest.fail("compiled before it is checked")
     )

@@ -10,7 +10,7 @@ from cugraphs import launch
 from cugraphs.kernel import WORKSPACE, Access, Cost, Kernel, Launch, Operand
 from cugraphs.launch import PreparedLaunch, prepare
 
-pytest.importorskip("cuda.bindings.driver")
+pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
 
 
 class OnDevice:

@@ -16,7 +16,7 @@ def llm(tmp_path_factory):
 
 
 def test_scraped_values_are_the_engines(llm):
-    prometheus_client = pytest.importorskip("prometheus_client")
+    prometheus_client = pytest.importorskip("prometheus_client", reason="needs extra metrics")
     registry = prometheus_client.CollectorRegistry()
     llm.export_metrics(registry)
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
