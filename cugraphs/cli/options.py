@@ -29,6 +29,12 @@ _SAMPLING = (
     ("presence_penalty", float, "subtracted from the logit of tokens already in the answer"),
     ("frequency_penalty", float, "subtracted once for each time they are in it"),
     ("seed", int, "makes the sampled tokens repeatable"),
+    (
+        "truncate_prompt_tokens",
+        int,
+        "keep the last so many tokens of a longer prompt; -1: as many as the model takes, which "
+        "leaves room for one token of an answer",
+    ),
 )
 
 
