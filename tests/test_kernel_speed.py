@@ -145,10 +145,11 @@ def device(monkeypatch):
     toy = Device()
 
     def prepare(kernel, arrays, attrs, *, stream, cublaslt, workspace):
-        def launch():
+        def launch(after_ours=False):
             toy.launched.append((kernel.name, arrays[0].ctypes.data))
             toy.now_s += toy.launch_s
 
+        launch.is_ours = True
         return [launch]
 
     class Event:
