@@ -1,14 +1,18 @@
-// apply_changes: words[changes[i, 0]] = changes[i, 1] where the index is not negative
+// apply_changes: words[changes[i, 0]] = changes[i, 1] where the index is not negative, unless the first
+// of the steps that were launched together has begun already
 //
 // Copies bits. A thread a change; no index occurs twice.
 #include "common.cuh"
+#include "step_numbers.cuh"
 
 __global__ void __launch_bounds__(256) apply_changes(
     int* __restrict__ words,          // [words]
     const int* __restrict__ changes,  // [changes, 2]
+    const int* __restrict__ launch,   // [2]: the first step, and how many there are
+    const int* __restrict__ step,     // [1]: the newest step that has begun
     int num_changes) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= num_changes) return;
+  if (i >= num_changes || !is_before(step[0], launch[0])) return;
   const auto change = reinterpret_cast<const Pack<int, 2>*>(changes)[i];
   if (change.v[0] >= 0) words[change.v[0]] = change.v[1];
 }

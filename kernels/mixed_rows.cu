@@ -4,7 +4,9 @@
 //
 // Copies and counts, so it rounds nothing. Thread t does token t, sequence t and row of logits t. A
 // token finds its sequence by binary search; tokens after the last sequence, and all of a sequence that
-// is done or has no slot, are dead.
+// is done or has no slot, are dead. The first thread also begins the step.
+#include "step_numbers.cuh"
+
 __device__ __forceinline__ bool is_live(int slot, const int* __restrict__ done) {
   return slot >= 0 && done[slot] == 0;
 }
@@ -15,6 +17,7 @@ __global__ void __launch_bounds__(128) mixed_rows(
     int* __restrict__ slot_mapping,           // [tokens]
     int* __restrict__ seq_lens,               // [seqs]
     int* __restrict__ live_row_ids,           // [logits]
+    int* __restrict__ step,                   // [1]: the newest step that has begun
     const int* __restrict__ new_token_ids,    // [tokens]
     const int* __restrict__ slot_ids,         // [seqs]
     const int* __restrict__ query_start_loc,  // [seqs + 1]
@@ -23,12 +26,14 @@ __global__ void __launch_bounds__(128) mixed_rows(
     const int* __restrict__ num_computed,     // [slots]
     const int* __restrict__ done,             // [slots]
     const int* __restrict__ block_tables,     // [slots, max_blocks]
+    const int* __restrict__ launch,           // [2]: the first step, and how many there are
     int tokens,
     int seqs,
     int logits,
     int max_blocks,
     int block_size) {
   const int t = blockIdx.x * blockDim.x + threadIdx.x;
+  if (t == 0) step[0] = begun_step(step[0], launch[0]);
   if (t < seqs) {
     const int slot = slot_ids[t], count = query_start_loc[t + 1] - query_start_loc[t];
     seq_lens[t] = is_live(slot, done) ? num_computed[slot] + count : 0;
