@@ -24,10 +24,10 @@ from cugraphs.ladder import Ladder
 from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan
 from cugraphs.pricing import price_step
 from cugraphs.random_fill import fill_random
-from cugraphs.replay_timing import launch_us, replay_ms
+from cugraphs.replay_timing import LAUNCHES, launch_us, replay_ms
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.step_bound import StepWork
-from cugraphs.step_state import Chunk, fill_decode
+from cugraphs.step_state import Chunk, fill_decode, fill_launch
 from cugraphs.tokenizer import Tokenizer
 
 WARM_UP_TOKENS = 8  # of each sequence, before time is taken
@@ -157,6 +157,7 @@ def time_decode(
     )
     replay = statistics.mean(samples[WARM_UP_TOKENS:])
     launch = launch_us(runner.device, runner.decode.graph(batch))
+    runner.ring.next_step += LAUNCHES
     return DecodeTimes(batch, prompt_tokens, tokens, step_ms, replay, launch)
 
 
@@ -204,8 +205,10 @@ def time_rung(
     chunks = _settle(runner, rows, prompt_tokens)
     inputs = runner.decode.inputs(rung)
     inputs["changes"][:, 0] = -1
+    fill_launch(inputs, runner.ring.begin())
     fill_decode(inputs, chunks)
     runner.decode.run(rung)
+    runner.ring.next_step += replays  # the device counts them
     return replay_ms(runner.device, runner.decode.graph(rung), replays)
 
 

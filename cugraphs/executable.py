@@ -12,7 +12,7 @@ from functools import partial
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
-from cugraphs.device import Device, InputStaging, Loop, Replay, Run
+from cugraphs.device import Device, InputStaging, Loop, QueueOp, Replay
 from cugraphs.interpreter import TEMPORARIES, check_array
 from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
@@ -66,15 +66,15 @@ class BoundProgram:
         control: what decides after each step of a loop that is not captured.
     """
 
-    ops: Sequence[Run]
-    pieces: Sequence[Run]
+    ops: Sequence[QueueOp]
+    pieces: Sequence[QueueOp]
     inputs: tuple[dict[str, Array], ...]
     input_bytes: int
     device_inputs: dict[str, Array]
     outputs: dict[str, Array]
     graph: Replay | None = None
     loop: Loop | None = None
-    control: Sequence[Run] = ()
+    control: Sequence[QueueOp] = ()
 
 
 class Executable:
@@ -207,12 +207,12 @@ class Executable:
         if until is not None and bound.loop is not None:
             bound.loop.launch()
             return bound.outputs
-        decide: Sequence[Run] = ()
+        decide: Sequence[QueueOp] = ()
         if until is not None and self._device.shares_host_memory:
             decide = bound.control = bound.control or self._decide(sizes, 0)
         for _ in range(num_steps):
-            _run_all(bound.pieces)
-            _run_all(decide)
+            _queue_all(bound.pieces)
+            _queue_all(decide)
             if decide and until is not None and until():
                 break
         return bound.outputs
@@ -224,8 +224,8 @@ class Executable:
             CaptureError: the capture failed; the step still runs eagerly.
         """
         bound = self.bind(sizes)
-        bound.graph = self._device.capture(partial(_run_all, bound.ops))
-        bound.pieces = (bound.graph.launch,)
+        bound.graph = self._device.capture(partial(_queue_all, bound.ops))
+        bound.pieces = (partial(_replay, bound.graph),)
         return bound.graph
 
     def capture_loop(self, sizes: Sizes) -> None:
@@ -237,10 +237,10 @@ class Executable:
         bound = self.bind(sizes)
         assert bound.graph is not None, "a loop repeats a captured step"
         bound.loop = self._device.capture_loop(
-            bound.graph, lambda condition: partial(_run_all, self._decide(sizes, condition))
+            bound.graph, lambda condition: partial(_queue_all, self._decide(sizes, condition))
         )
 
-    def _decide(self, sizes: Sizes, condition: int) -> Sequence[Run]:
+    def _decide(self, sizes: Sizes, condition: int) -> Sequence[QueueOp]:
         """A call for each op of the control program, on inputs of the step and on state."""
         assert self.control is not None, "only with a control program is there a loop"
         bound, program = self.bind(sizes), self.control(sizes, condition)
@@ -262,7 +262,7 @@ class Executable:
         bound = self.bind(sizes)
         graphs = {}
         for begin, end in pieces_of(self.planned.program, axis):
-            graphs[begin] = (end, self._device.capture(partial(_run_all, bound.ops[begin:end])))
+            graphs[begin] = (end, self._device.capture(partial(_queue_all, bound.ops[begin:end])))
         self._graphs[axis, sizes[axis]] = graphs
         bound.pieces = self._pieces(bound.ops, sizes)
         return [graph for _, graph in graphs.values()]
@@ -273,15 +273,16 @@ class Executable:
         if len(eager) > MAX_BINDINGS:
             del self._bindings[eager[0]]
 
-    def _pieces(self, ops: Sequence[Run], sizes: Sizes) -> list[Run]:
+    def _pieces(self, ops: Sequence[QueueOp], sizes: Sizes) -> list[QueueOp]:
         """The ops, with what is captured for one of the sizes in their place."""
         found = (self._graphs.get((axis, size)) for axis, size in sizes.items())
         graphs = next((each for each in found if each is not None), {})
-        pieces, index = [], 0
+        pieces: list[QueueOp] = []
+        index = 0
         while index < len(ops):
             if index in graphs:
                 index, graph = graphs[index]
-                pieces.append(graph.launch)
+                pieces.append(partial(_replay, graph))
             else:
                 pieces.append(ops[index])
                 index += 1
@@ -339,9 +340,16 @@ def _cut(array: Array, type_: ArrayType, sizes: Sizes) -> Array:
     return array[: bind_axis(first, sizes)] if isinstance(first, Dim) else array
 
 
-def _run_all(ops: Sequence[Run]) -> None:
-    for op in ops:
-        op()
+def _queue_all(pieces: Sequence[QueueOp]) -> None:
+    """Queue them in order; before the first one, the stream holds what is not a launch of ours."""
+    after_ours = False
+    for piece in pieces:
+        after_ours = piece(after_ours)
+
+
+def _replay(graph: Replay, after_ours: bool) -> bool:
+    graph.launch()
+    return False
 
 
 def _view(raw: Array, type_: ArrayType, offset: int) -> Array:

@@ -23,6 +23,7 @@ from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
 from cugraphs.plan_target import HostCosts, expected_graphs
+from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceBuffers, SequenceState
 from cugraphs.state_mirror import StateMirror, token_counts

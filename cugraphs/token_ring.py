@@ -1,4 +1,4 @@
-"""What steps have sampled, which the host reads while the device runs on; and how loops are stopped.
+"""What steps have sampled, for the host to read while the device runs on; and how loops stop.
 
 The last kernel of a step writes a word for each row into memory that host and device share: the
 row's token and the number of the step. A token is there once its word has the step's number, so the

@@ -7,22 +7,26 @@
 // Copies and compares, so it rounds nothing. A warp a row: its lanes look through the stop ids. The host
 // reads the ring while the device runs on: a token and its step are one word of 64 bits, and a volatile
 // store of it is one that the whole system sees whole.
+#include "ptx.cuh"
+
 __global__ void __launch_bounds__(128) advance(
-    int* __restrict__ last_token,              // [slots]
-    int* __restrict__ num_computed,            // [slots]
-    int* __restrict__ done,                    // [slots]
-    int* __restrict__ token_ring,              // [ring_steps, ring_rows, 2]
-    const int* __restrict__ token_ids,         // [rows]
-    const int* __restrict__ row_ids,           // [rows]
-    const int* __restrict__ sample_positions,  // [rows]
-    const int* __restrict__ step,              // [1]: the step that ends
-    const int* __restrict__ stop_ids,          // [slots, stops]
-    const int* __restrict__ min_position,      // [slots]
-    const int* __restrict__ end_position,      // [slots]
+    int* last_token,              // [slots]
+    int* num_computed,            // [slots]
+    int* done,                    // [slots]
+    int* token_ring,              // [ring_steps, ring_rows, 2]
+    const int* token_ids,         // [rows]
+    const int* row_ids,           // [rows]
+    const int* sample_positions,  // [rows]
+    const int* step,              // [1]: the step that ends
+    const int* stop_ids,          // [slots, stops]
+    const int* min_position,      // [slots]
+    const int* end_position,      // [slots]
     int rows,
     int stops,
     int ring_steps,
     int ring_rows) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows) return;  // the same for the whole warp
   const int slot = row_ids[row], token = token_ids[row];

@@ -131,6 +131,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
                 np.int32(size)
                 for size in (rows, axes["stops"], axes["ring_steps"], axes["ring_rows"])
             ),
+            programmatic=True,
         ),
     )
 

@@ -108,7 +108,9 @@ def launches(axes: Axes, dtype: str, *, block_size: int) -> tuple[Launch, ...]:
     """A thread a row."""
     rows = axes["rows"]
     scalars = tuple(np.int32(size) for size in (rows, axes["max_blocks"], block_size))
-    return (Launch("decode_rows", (-(-rows // THREADS), 1, 1), THREADS, scalars),)
+    return (
+        Launch("decode_rows", (-(-rows // THREADS), 1, 1), THREADS, scalars, programmatic=True),
+    )
 
 
 def _inputs(

@@ -6,8 +6,8 @@
 __device__ __forceinline__ int block_of(
     int slot,
     int position,
-    const int* __restrict__ done,
-    const int* __restrict__ block_tables,
+    const int* done,
+    const int* block_tables,
     int max_blocks,
     int block_size) {
   const int index = position / block_size;

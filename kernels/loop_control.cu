@@ -5,6 +5,7 @@
 // Compares only. One block. A thread reads the host's word first of all, while the others look for a live
 // row: both take about as long. The word that tells the end is volatile, as in advance.
 #include "live_row.cuh"
+#include "ptx.cuh"
 #include "step_numbers.cuh"
 
 #ifdef CPU_EMU
@@ -14,19 +15,21 @@ extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, un
 #endif
 
 __global__ void __launch_bounds__(256, 1) loop_control(
-    int* __restrict__ loop_ends,           // [ring_steps, 2]
-    const int* __restrict__ row_ids,       // [rows]
-    const int* __restrict__ num_computed,  // [slots]
-    const int* __restrict__ done,          // [slots]
-    const int* __restrict__ block_tables,  // [slots, max_blocks]
-    const int* __restrict__ launch,        // [2]: the first step, and how many there are at most
-    const int* __restrict__ step,          // [1]: the newest step that has begun
-    const int* __restrict__ stop_at,       // [1]: loops that began with this step or before it end
+    int* loop_ends,           // [ring_steps, 2]
+    const int* row_ids,       // [rows]
+    const int* num_computed,  // [slots]
+    const int* done,          // [slots]
+    const int* block_tables,  // [slots, max_blocks]
+    const int* launch,        // [2]: the first step, and how many there are at most
+    const int* step,          // [1]: the newest step that has begun
+    const int* stop_at,       // [1]: loops that began with this step or before it end
     int rows,
     int max_blocks,
     int block_size,
     int ring_steps,
     unsigned long long condition) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int stop = threadIdx.x == 0 ? *static_cast<const volatile int*>(stop_at) : 0;
   bool live = false;
   for (int row = threadIdx.x; row < rows; row += blockDim.x) {

@@ -71,8 +71,8 @@ def cost(axes: Axes, dtype: str, *, block_size: int, condition: int = 0) -> Cost
 def launches(axes: Axes, dtype: str, *, block_size: int, condition: int = 0) -> tuple[Launch, ...]:
     """One block."""
     sizes = (axes["rows"], axes["max_blocks"], block_size, axes["ring_steps"])
-    scalars = (*(np.int32(size) for size in sizes), np.uint64(condition))
-    return (Launch("loop_control", (1, 1, 1), THREADS, scalars),)
+    scalars: list[np.generic] = [*map(np.int32, sizes), np.uint64(condition)]
+    return (Launch("loop_control", (1, 1, 1), THREADS, tuple(scalars), programmatic=True),)
 
 
 def _inputs(
