@@ -122,22 +122,13 @@ class TokenRing:
     def poll(self, step: int, rows: int) -> Array | None:
         """The tokens that ``step`` has sampled in its first rows, or None while one is missing.
 
+        They are kept until ``RING_STEPS`` more steps are launched.
+
         Returns:
             int32 [rows]; -1 where the logits were no numbers, ``DEAD`` in dead rows.
-
-        Raises:
-            RuntimeError: later steps have taken the place of its words.
         """
-        words = self._tokens[step % RING_STEPS, :rows].copy().view(np.int32).reshape(rows, 2)
-        behind = words[:, 1] - _int32(step)
-        if not behind.any():
-            return words[:, 0].copy()
-        if (behind > 0).any():
-            raise RuntimeError(
-                f"TokenRing: the words of step {step} are overwritten, expected them to be read "
-                f"before {RING_STEPS} more steps are launched"
-            )
-        return None
+        words = self._words(step, rows)
+        return words[:, 0].copy() if (words[:, 1] == _int32(step)).all() else None
 
     def steps_made(self, first_step: int) -> int | None:
         """How many steps the loop made that began with ``first_step``; None while it runs."""
@@ -145,6 +136,10 @@ class TokenRing:
             np.int32
         )
         return int(made) if first == _int32(first_step)[0] else None
+
+    def has_ended(self, loop: int) -> bool:
+        """Whether the loop that began with step ``loop`` has made its last step."""
+        return self.steps_made(loop) is not None
 
     def wait(self, step: int, rows: int, *, loop: int | None = None) -> Array | None:
         """As :meth:`poll`, but waits.
@@ -173,8 +168,9 @@ class TokenRing:
                 return None
             if is_idle:
                 raise RuntimeError(
-                    f"TokenRing: step {step} has not written its words and nothing runs on the "
-                    f"device, expected a launched step of {rows} rows or more"
+                    f"TokenRing: the words of step {step} are not there and nothing runs on the "
+                    f"device, expected a launched step of {rows} rows or more, that is read before "
+                    f"{RING_STEPS} later ones are launched"
                 )
             now = time.perf_counter()
             if now - start > self._time_limit_s:
@@ -197,8 +193,13 @@ class TokenRing:
             self._stopped = first
             self._stop_at[:] = _int32(first)
 
+    def _words(self, step: int, rows: int) -> Array:
+        """What is now at the place of a step: int32 [rows, 2]."""
+        words: Array = self._tokens[step % RING_STEPS, :rows].copy().view(np.int32)
+        return words.reshape(rows, 2)
+
     def _overdue(self, step: int, rows: int) -> str:
-        words = self._tokens[step % RING_STEPS, :rows].copy().view(np.int32).reshape(rows, 2)
+        words = self._words(step, rows)
         missing = np.flatnonzero(words[:, 1] != _int32(step)).tolist()
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         return (
