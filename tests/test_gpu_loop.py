@@ -19,16 +19,9 @@ def device():
     return CudaDevice()
 
 
-@pytest.mark.parametrize("mode", ["full", "none"])
-@pytest.mark.parametrize("check", CHECKS[1:], ids=lambda check: check.__name__[6:])
-def test_on_the_gpu(check, mode, device):
-    if mode == "none" and "loop" in check.__code__.co_names + check.__code__.co_consts:
-        pytest.skip("eager steps do not end early")
-    check(device, mode)
-
-
-def test_several_steps_are_single_steps(device):
-    CHECKS[0](device, "full")
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
+def test_on_the_gpu(check, device):
+    check(device, "full")
 
 
 def test_every_rung_loops(device):
