@@ -15,7 +15,6 @@ from cugraphs.device import CaptureError, Run
 from cugraphs.one_line import reason
 
 _RUN_AT_FIRST = 1  # what the condition is at every launch of the graph: the body runs once at least
-_RESET_AT_LAUNCH = 1  # CU_GRAPH_COND_ASSIGN_DEFAULT
 
 
 class CudaLoop:
@@ -87,7 +86,9 @@ def _while_node(driver: Any, graph: Any) -> tuple[Any, int]:  # noqa: ANN401
     context = _checked("cuCtxGetCurrent", driver.cuCtxGetCurrent())
     handle = _checked(
         "cuGraphConditionalHandleCreate",
-        driver.cuGraphConditionalHandleCreate(graph, context, _RUN_AT_FIRST, _RESET_AT_LAUNCH),
+        driver.cuGraphConditionalHandleCreate(
+            graph, context, _RUN_AT_FIRST, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
+        ),
     )
     params = driver.CUgraphNodeParams()
     params.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
