@@ -227,7 +227,7 @@ class ModelRunner:
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
-            self.decode.capture(_fill_dead_rows, progress)
+            self.decode.capture(self._fill_dead_rows, progress)
         if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
             self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
@@ -377,6 +377,12 @@ class ModelRunner:
                 positions[last] = chunk.start + len(chunk.token_ids)
         self.mirror.advance(token_ids, row_ids, positions)
 
+    def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
+        """A decode step of rows without a sequence, that changes nothing."""
+        inputs["changes"][:, 0] = -1
+        fill_launch(inputs, self.ring.begin())
+        fill_decode(inputs, ())
+
     def _capture_pieces(self) -> None:
         """Capture the runs of ops between attention at every token rung, the largest first."""
         rungs = token_ladder(
@@ -387,7 +393,7 @@ class ModelRunner:
             sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
             inputs = self._mixed.inputs(sizes)
             inputs["changes"][:, 0] = -1
-            fill_launch(inputs, 0)
+            fill_launch(inputs, self.ring.begin())
             fill_mixed(inputs, ())
             self._mixed.run(sizes)
             try:
@@ -417,10 +423,3 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
-
-
-def _fill_dead_rows(inputs: Mapping[str, Array]) -> None:
-    """A decode step of rows without a sequence, that changes nothing."""
-    inputs["changes"][:, 0] = -1
-    fill_launch(inputs, 0)
-    fill_decode(inputs, ())

@@ -5,9 +5,12 @@ import time
 
 import numpy as np
 import pytest
-from loop_runs import CHECKS, MOST, LoopRun
+from loop_runs import CHECKS, MOST, SLOTS, LoopRun
+from test_compile import CapturingDevice, RecordingGraph
 
-from cugraphs.device import CpuDevice
+from cugraphs.device import CaptureError, CpuDevice
+from cugraphs.ladder import Ladder
+from cugraphs.program import Kind
 from cugraphs.token_ring import DEAD, MAX_STEPS, RING_STEPS, TokenRing
 
 
@@ -143,3 +146,61 @@ def test_a_request_to_stop_is_for_the_loops_before_it(ring):
     first = ring.begin()
     behind = int(ring.arrays["stop_at"].view(np.uint32)[0])
     assert 0 < first - behind < 2**31
+
+
+class LoopingDevice(CapturingDevice):
+    """Whose loops are calls of step and control, so many times; ``refuses`` cannot make one."""
+
+    def __init__(self, times=3, refuses=False):
+        super().__init__()
+        self.times, self.refuses, self.loops = times, refuses, 0
+
+    def capture_loop(self, step, control):
+        if self.refuses:
+            raise CaptureError("a loop cannot be captured: cuGraphAddNode is planted")
+        self.loops += 1
+        decide = control(77)
+
+        def repeat():
+            for _ in range(self.times):
+                step.launch()
+                decide()
+
+        return RecordingGraph(repeat)
+
+
+def test_a_captured_loop_is_one_launch():
+    run = LoopRun(LoopingDevice(), "full", ladder=Ladder(8, [2, 8]))
+    decode = run.runner.decode
+    assert decode.loops == decode.captured == (2, 8) and run.runner.device.loops == 2
+    run.begin()
+    first = run.launch(num_steps=3, loop=True)
+    assert (decode.counts.loops, decode.counts.replays) == ({8: 1}, {})
+    assert run.runner.ring.steps_made(first) == 3
+    run.launch(num_steps=3)
+    run.launch(SLOTS[:2])
+    assert (decode.counts.loops, decode.counts.replays) == ({8: 1}, {8: 3, 2: 1})
+    assert decode.counts.padding_rows == 3 * 2
+
+
+def test_the_loop_program_has_the_condition_and_the_steps_own_inputs():
+    run = LoopRun(CpuDevice(), "none")
+    program = run.runner.plan.loop_control(8, 77)
+    (op,) = program.ops
+    assert op.attrs["condition"] == 77
+    inputs = {b.name: b.type.shape for b in program.of_kind(Kind.INPUT)}
+    assert inputs == {"launch": (2,), "row_ids": (8,)}
+
+
+def test_where_a_loop_cannot_be_captured_its_steps_are_replayed_and_that_is_said_once(caplog):
+    run = LoopRun(LoopingDevice(refuses=True), "full", ladder=Ladder(8, [2, 8]))
+    (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert record.getMessage() == (
+        "8 rows: a loop cannot be captured: cuGraphAddNode is planted; their steps are replayed "
+        "one by one"
+    )
+    decode = run.runner.decode
+    assert decode.loops == () and decode.captured == (2, 8)
+    run.begin()
+    run.launch(num_steps=4, loop=True)
+    assert decode.counts.replays == {8: 4} and not decode.counts.loops
