@@ -157,7 +157,7 @@ class BucketedStep:
             ValueError: ``rows`` is below 1, or above the top rung and may not run eagerly.
         """
         rung = self._rung(rows)
-        return self._executable(rung).inputs({AXIS: rung})
+        return self.executable(rung).inputs({AXIS: rung})
 
     def run(
         self,
@@ -180,7 +180,7 @@ class BucketedStep:
             The device's outputs, cut to the rows; of the last step.
         """
         rung = self._rung(rows)
-        outputs = self._executable(rung).run(
+        outputs = self.executable(rung).run(
             {AXIS: rung}, on_device, num_steps=num_steps, until=until
         )
         self._count(rows, rung, num_steps, is_loop=until is not None)
@@ -237,7 +237,7 @@ class BucketedStep:
         if not self._device.has_graphs:
             return
         for rung in reversed(self.ladder.rungs):
-            executable, sizes = self._executable(rung), {AXIS: rung}
+            executable, sizes = self.executable(rung), {AXIS: rung}
             start = time.perf_counter()
             if rung in self.ladder.classes:
                 fill_dead(executable.inputs(sizes))
@@ -279,7 +279,7 @@ class BucketedStep:
         for rung in reversed(self.captured):
             before = self._device.free_bytes
             try:
-                self._executable(rung).capture_loop({AXIS: rung})
+                self.executable(rung).capture_loop({AXIS: rung})
             except CaptureError as error:
                 _log.warning("%d rows: %s; their steps are replayed one by one", rung, error)
                 return
@@ -302,7 +302,7 @@ class BucketedStep:
         Raises:
             ValueError: it is not captured.
         """
-        graph = self._executable(rung).bind({AXIS: rung}).graph
+        graph = self.executable(rung).bind({AXIS: rung}).graph
         if graph is None:
             raise ValueError(
                 f"graph: {rung} rows are not captured, expected one of {list(self.captured)}"
@@ -314,5 +314,6 @@ class BucketedStep:
             return rows
         return self.ladder.rung_for(rows)
 
-    def _executable(self, rung: int) -> Executable:
+    def executable(self, rung: int) -> Executable:
+        """What runs a rung."""
         return self._executables[self.ladder.class_for(rung)]

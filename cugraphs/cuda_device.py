@@ -156,12 +156,20 @@ class CudaDevice:
     uses_workspace = True
     has_graphs = True
 
-    def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allow_tf32: bool = False,
+        tuning_table: Path | None = None,
+        build: tuple[str, ...] = (),
+    ) -> None:
         """Take the current device.
 
         Args:
             allow_tf32: let float32 matrix products round their operands to TF32.
             tuning_table: a file of ``cugraphs tune``; None takes what there is for this GPU.
+            build: of the kernels that it runs, ``launch.DELAYED`` or ``STAMPED``; empty: the
+                ordinary one.
 
         Raises:
             CudaUnavailable: as :func:`check_cuda`.
@@ -172,6 +180,7 @@ class CudaDevice:
         import cupy
 
         self._cupy: Any = cupy
+        self._build = build
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self.cublaslt = CublasLt(
             allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
@@ -302,6 +311,7 @@ class CudaDevice:
                 stream=int(self.stream.ptr),
                 cublaslt=self.cublaslt,
                 workspace=workspace,
+                build=self._build,
             )
             label = f"op {index} {op.kernel.name}"
             ruined: list[Any] = []
