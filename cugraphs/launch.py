@@ -18,6 +18,7 @@ import numpy as np
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
+from cugraphs.tensor_map import encode_tensor_map
 
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
@@ -49,6 +50,7 @@ class LaunchForm:
         self.operands = launch.operands or tuple([operand.name for operand in kernel.operands])
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
+        self.tensor_maps = launch.tensor_maps
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes)
         self.function = driver.CUfunction(pointer)
@@ -81,11 +83,17 @@ class PreparedLaunch:
         self.label = form.label
         self._form = form
         values = [*pointers, *form.scalars]
-        # The values, and after them where each one is, as the driver wants to be told.
-        self._words = array("Q", values + values)
-        first, nbytes = self._words.buffer_info()[0], 8 * len(values)
-        self._words[len(values) :] = array("Q", range(first, first + nbytes, 8))
-        self._arguments = first + nbytes
+        # Arguments begin at these words; a tensor map takes several.
+        starts = [*range(len(values))]
+        for tensor_map in form.tensor_maps:
+            starts.append(len(values))
+            address = pointers[form.operands.index(tensor_map.operand)]
+            values += encode_tensor_map(tensor_map, address)
+        # The values, and after them where each argument is, as the driver wants to be told.
+        self._words = array("Q", values + starts)
+        first = self._words.buffer_info()[0]
+        self._words[len(values) :] = array("Q", [first + 8 * start for start in starts])
+        self._arguments = first + 8 * len(values)
 
     def __call__(self) -> None:
         """Queue the launch.
