@@ -33,6 +33,8 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
         "cuLaunchKernelEx": "config f kernelParams extra",
         "cuFuncSetAttribute": "hfunc attrib value",
         "cuStreamIsCapturing": "hStream",
+        "cuTensorMapEncodeTiled": "tensorDataType tensorRank globalAddress globalDim globalStrides "
+        "boxDim elementStrides interleave swizzle l2Promotion oobFill",
     },
     nvrtc_bindings: {
         "nvrtcVersion": "",
