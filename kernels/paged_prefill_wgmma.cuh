@@ -62,6 +62,14 @@ struct Ring {
   }
 };
 
+// A tile of rows, and the keys that they see.
+struct PrefillWork {
+  int kv_head, chunk_start, first_row, rows;
+  int own_key;   // row r of the chunk sees own_key + r / group + 1 keys
+  int num_keys;  // that the last row sees
+  int steps;     // tiles of keys; 0 where there is nothing to attend to
+};
+
 template <typename T, int kHeadDim, int kGroups, int kKeys, int kStages, int kQueryStages>
 __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attention_wgmma(
     T* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
@@ -81,7 +89,8 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
     int max_blocks,
     float scale_log2,  // scale * log2(e), above 0
     int tiles,         // of all KV heads
-    // The caches as [num_blocks*kv_heads*block_size/8, head_dim/64, 8, 64], boxes of [2, head_dim/64, 8, 64]
+    // The caches as [num_blocks*kv_heads*block_size/8, head_dim/64, 8, 64], and boxes of them, of which
+    // the first dim is 2.
     const __grid_constant__ TensorMap k_map,
     const __grid_constant__ TensorMap v_map) {
   constexpr int kRows = 64 * kGroups;
@@ -89,10 +98,11 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
   constexpr int kEightRows = kHeadDim / 64 * 1024;  // bytes
   constexpr int kBox = 2 * kEightRows, kBoxes = kKeys / 16;
   constexpr int kTileBytes = kBoxes * kBox, kQueryBytes = kRows / 8 * kEightRows;
-  // 504 or 512 registers for a lane of each warpgroup.
-  constexpr int kComputing = kGroups == 2 ? 224 : 152, kCopying = 56;
+  // Of a thread: 504 or 512 in one of each warpgroup together.
+  constexpr int kComputingRegisters = kGroups == 2 ? 224 : 152, kCopyingRegisters = 56;
   constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8: exact enough in fp16 too
   extern __shared__ __align__(16) unsigned char smem[];
+  __shared__ PrefillWork works[kQueryStages];  // of the tiles of queries
   const unsigned tiles_at = (shared_address(smem) + 1023) / 1024 * 1024;
   const unsigned barriers = tiles_at + 2 * kStages * kTileBytes + kQueryStages * kQueryBytes;
   using Tiles = Ring<kStages, kTileBytes>;
@@ -117,36 +127,8 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
   }
   __syncthreads();
 
-  // What a tile has to do; all warps work it out for themselves.
-  struct Work {
-    int kv_head, chunk_start, first_row, rows;
-    int length;    // of the sequence
-    int own_key;   // row r of the chunk sees own_key + r / group + 1 keys
-    int num_keys;  // that the last row sees
-    int steps;     // tiles of keys; 0 where rows have no sequence
-    int table;     // where it begins in block_tables
-  };
-  const auto work_of = [&](int index) {
-    const Tile tile =
-        find_tile((tiles - 1 - index) / kv_heads, query_start_loc, seqs, tokens, group, kRows);
-    Work work = {index % kv_heads, tile.chunk_start, tile.first_row};
-    work.rows = min(kRows, tile.chunk * group - tile.first_row);
-    if (work.rows <= 0 || tile.seq < 0) return work;
-    work.length = seq_lens[tile.seq];
-    if (work.length <= 0) return work;
-    work.own_key = work.length - tile.chunk;
-    work.num_keys = work.own_key + (tile.first_row + work.rows - 1) / group + 1;
-    work.steps = (work.num_keys + kKeys - 1) / kKeys;
-    work.table = slot_ids[tile.seq] * max_blocks;
-    return work;
-  };
-  // The block's tile of a round; at or after `tiles` where it has none any more.
-  const auto tile_of = [&](int round) {
-    const int place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-    return round * static_cast<int>(gridDim.x) + place;
-  };
   // Where a row of the chunk lies in q and out, in heads.
-  const auto head_of = [&](const Work& work, int row) {
+  const auto head_of = [&](const PrefillWork& work, int row) {
     const long long token = work.chunk_start + row / group;
     return (token * kv_heads + work.kv_head) * group + row % group;
   };
@@ -156,19 +138,41 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
   };
 
   if (warpgroup == 0) {
-    shrink_registers<kCopying>();
+    shrink_registers<kCopyingRegisters>();
+    // The block's tile of a round; at or after `tiles` where it has none any more.
+    const auto tile_of = [&](int round) {
+      const int place = round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+      return round * static_cast<int>(gridDim.x) + place;
+    };
+    int seq = 0, length = 0;  // of the tile that was asked for last
+    const auto work_of = [&](int index) {
+      const Tile tile =
+          find_tile((tiles - 1 - index) / kv_heads, query_start_loc, seqs, tokens, group, kRows);
+      PrefillWork work = {index % kv_heads, tile.chunk_start, tile.first_row};
+      work.rows = min(kRows, tile.chunk * group - tile.first_row);
+      seq = tile.seq;
+      length = work.rows > 0 && seq >= 0 ? seq_lens[seq] : 0;
+      if (length > 0) {
+        work.own_key = length - tile.chunk;
+        work.num_keys = work.own_key + (tile.first_row + work.rows - 1) / group + 1;
+        work.steps = (work.num_keys + kKeys - 1) / kKeys;
+      }
+      return work;
+    };
     if (warp == 0) {  // copies K and V
       const int block_mask = (1 << block_shift) - 1;
       int done = 0;  // steps so far
       for (int round = 0; tile_of(round) < tiles; ++round) {
-        const Work work = work_of(tile_of(round));
+        const PrefillWork work = work_of(tile_of(round));
+        if (work.steps == 0) continue;
+        const int table = slot_ids[seq] * max_blocks;  // where it begins in block_tables
         // Keys that are copied. Where the sequence ends within 16 of them, those are copied row by row
         // and the rest are zeros: what the cache holds there must not meet a weight of 0.
-        const int end = min(work.length, (work.num_keys + 15) / 16 * 16);
+        const int end = min(length, (work.num_keys + 15) / 16 * 16);
         for (int step = 0; step < work.steps; ++step, ++done) {
           const int key = step * kKeys + lane * 16;  // the lane's first
           int block = 0;
-          if (lane < kBoxes && key < end) block = block_tables[work.table + (key >> block_shift)];
+          if (lane < kBoxes && key < end) block = block_tables[table + (key >> block_shift)];
           const int slot = ((block * kv_heads + work.kv_head) << block_shift) | (key & block_mask);
           const bool whole = key + 16 <= end, has_part = end % 16 != 0 && step == work.steps - 1;
           const int part = (end - step * kKeys) / 16;  // the lane whose box is not whole
@@ -205,11 +209,24 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
           }
         }
       }
-    } else {         // copies queries
+    } else {         // copies queries, and tells what to do with them
       int done = 0;  // tiles so far
+      const auto hand_over = [&](const PrefillWork& work) {
+        if (threadIdx.x == 32) works[done % kQueryStages] = work;
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(queries.full(done));
+        ++done;
+      };
       for (int round = 0; tile_of(round) < tiles; ++round) {
-        const Work work = work_of(tile_of(round));
-        if (work.steps == 0) continue;
+        const PrefillWork work = work_of(tile_of(round));
+        if (work.steps == 0) {
+          for (int at = threadIdx.x - 32; at < work.rows * kVectors; at += 96) {
+            const long long head = head_of(work, work.first_row + at / kVectors);
+            *reinterpret_cast<Pack<T, 8>*>(out + head * kHeadDim + at % kVectors * 8) =
+                zeros<T, 8>();
+          }
+          continue;
+        }
         queries.wait_empty(done);
         for (int at = threadIdx.x - 32; at < kRows * kVectors; at += 96) {
           const int r = at / kVectors, v = at % kVectors;
@@ -220,150 +237,108 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
         cp_async_commit();
         cp_async_wait<0>();
         fence_shared_writes();
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(queries.full(done));
-        ++done;
+        hand_over(work);
       }
+      queries.wait_empty(done);
+      hand_over({});  // no steps: the end
     }
   } else {
-    grow_registers<kComputing>();
+    grow_registers<kComputingRegisters>();
     const int mine = warpgroup - 1;
     const auto release = [&](unsigned barrier) {
       if (lane == 0) mbarrier_arrive(barrier);
     };
     const auto take_turn = [&] { named_barrier_wait(1 + mine, 256); };
     const auto pass_turn = [&] { named_barrier_arrive(1 + (mine + 1) % kGroups, 256); };
-    if (mine == kGroups - 1) pass_turn();
-    int step_done = 0, tile_done = 0;
-    for (int round = 0; tile_of(round) < tiles; ++round) {
-      const Work work = work_of(tile_of(round));
-      if (work.steps == 0) {
-        for (int at = threadIdx.x - 128; at < work.rows * kVectors; at += 128 * kGroups) {
-          const long long head = head_of(work, work.first_row + at / kVectors);
-          *reinterpret_cast<Pack<T, 8>*>(out + head * kHeadDim + at % kVectors * 8) = zeros<T, 8>();
-        }
-        continue;
-      }
-      // Registers 4*n + 2*half + i are column 8*n + lane%4*2 + i of row lane/4 + 8*half of the warp.
-      float scores[kKeys / 2], sums[kHeadDim / 2];
-      unsigned weights[kKeys / 4];
-      float origin[2] = {kLowest, kLowest}, totals[2] = {}, keep[2];
-      bool rescales = false;
-      const int first_row = work.first_row + 64 * mine;
-      const int unmasked_keys = work.own_key + first_row / group + 1;
+    // Registers 4*n + 2*half + i are column 8*n + lane%4*2 + i of row lane/4 + 8*half of the warp.
+    float scores[kKeys / 2], sums[kHeadDim / 2];
+    unsigned weights[kKeys / 4];
+    float origin[2], totals[2], keep[2];
+    bool rescales;
 
-      const unsigned my_queries = queries.tile(tile_done) + mine * 8 * kEightRows;
-      const auto multiply_keys = [&](int step) {
-        wgmma_begin();
+    const auto multiply_keys = [&](int tile, int step) {
+      const unsigned mine_of_tile = queries.tile(tile) + mine * 8 * kEightRows;
+      wgmma_begin();
 #pragma unroll
-        for (int d = 0; d < kHeadDim / 16; ++d) {
-          const int at = d / 4 * 1024 + d % 4 * 32;
-          wgmma_scores(
-              T(), scores, wgmma_matrix(my_queries + at, kEightRows, 0),
-              wgmma_matrix(keys.tile(step) + at, kEightRows, 0), d > 0);
-        }
-        wgmma_commit();
-      };
-      const auto multiply_values = [&](int step, bool adds) {
-        wgmma_begin();
+      for (int d = 0; d < kHeadDim / 16; ++d) {
+        const int at = d / 4 * 1024 + d % 4 * 32;
+        wgmma_scores(
+            T(), scores, wgmma_matrix(mine_of_tile + at, kEightRows, 0),
+            wgmma_matrix(keys.tile(step) + at, kEightRows, 0), d > 0);
+      }
+      wgmma_commit();
+    };
+    const auto multiply_values = [&](int step, bool adds) {
+      wgmma_begin();
 #pragma unroll
-        for (int n = 0; n < kKeys / 16; ++n) {
-          wgmma_sums(
-              T(), sums, weights + 4 * n,
-              wgmma_matrix(values.tile(step) + n * kBox, kEightRows, 1024), n > 0 || adds);
-        }
-        wgmma_commit();
-      };
-      // Makes scores 2^(score - origin), as on mma.sync.
-      const auto soften = [&](int first_key) {
-        if (first_key + kKeys > unmasked_keys) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int row = first_row + 16 * warp + 8 * half + lane / 4;
-            const int after = row - (first_key - work.own_key) * group;
-            const int limit = (after < 0 ? 0 : after / group + 1) - lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < kKeys / 8; ++n) {
-              if (8 * n >= limit) scores[4 * n + 2 * half] = kLowest;
-              if (8 * n + 1 >= limit) scores[4 * n + 2 * half + 1] = kLowest;
-            }
-          }
-        }
-        rescales = false;
+      for (int n = 0; n < kKeys / 16; ++n) {
+        wgmma_sums(
+            T(), sums, weights + 4 * n,
+            wgmma_matrix(values.tile(step) + n * kBox, kEightRows, 1024), n > 0 || adds);
+      }
+      wgmma_commit();
+    };
+    // Makes scores 2^(score - origin), as on mma.sync.
+    const auto soften = [&](const PrefillWork& work, int first_key) {
+      const int first_row = work.first_row + 64 * mine;
+      if (first_key + kKeys > work.own_key + first_row / group + 1) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float best = kLowest;
+          const int row = first_row + 16 * warp + 8 * half + lane / 4;
+          const int after = row - (first_key - work.own_key) * group;
+          const int limit = (after < 0 ? 0 : after / group + 1) - lane % 4 * 2;
 #pragma unroll
           for (int n = 0; n < kKeys / 8; ++n) {
-            best = fmaxf(best, fmaxf(scores[4 * n + 2 * half], scores[4 * n + 2 * half + 1]));
+            if (8 * n >= limit) scores[4 * n + 2 * half] = kLowest;
+            if (8 * n + 1 >= limit) scores[4 * n + 2 * half + 1] = kLowest;
           }
-          best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-          best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2)) * scale_log2;
-          const bool grown = best > origin[half] + kMaxExponent;
-          keep[half] = grown ? exp2_approx(origin[half] - best) : 1.0f;
-          if (grown) origin[half] = best;
-          rescales |= grown;
-          const float zero = -origin[half];
-          float added = 0.0f;
-#pragma unroll
-          for (int n = 0; n < kKeys / 8; ++n) {
-            float& left = scores[4 * n + 2 * half];
-            float& right = scores[4 * n + 2 * half + 1];
-            left = exp2_approx(fmaf(left, scale_log2, zero));
-            right = exp2_approx(fmaf(right, scale_log2, zero));
-            added += left + right;
-          }
-          totals[half] = fmaf(totals[half], keep[half], added);
         }
-        rescales = __any_sync(0xffffffffu, rescales);
-      };
-      const auto round_weights = [&] {
-#pragma unroll
-        for (int n = 0; n < kKeys / 4; ++n) {
-          weights[n] = pair_for(T(), scores[2 * n], scores[2 * n + 1]);
-        }
-      };
-
-      queries.wait_full(tile_done);
-      keys.wait_full(step_done);
-      multiply_keys(step_done);
-      wgmma_wait<0>(scores);
-      release(keys.empty(step_done));
-      if (work.steps == 1) release(queries.empty(tile_done));
-      soften(0);
-      round_weights();
-      for (int step = 1; step < work.steps; ++step, ++step_done) {
-        keys.wait_full(step_done + 1);
-        take_turn();
-        multiply_keys(step_done + 1);
-        values.wait_full(step_done);
-        multiply_values(step_done, step > 1);
-        pass_turn();
-        wgmma_wait<1>(scores);
-        release(keys.empty(step_done + 1));
-        if (step == work.steps - 1) release(queries.empty(tile_done));
-        soften(step * kKeys);
-        wgmma_wait<0>(sums);
-        release(values.empty(step_done));
-        if (rescales) {
-#pragma unroll
-          for (int n = 0; n < kHeadDim / 2; ++n) sums[n] *= keep[n / 2 % 2];
-        }
-        round_weights();
       }
-      values.wait_full(step_done);
-      multiply_values(step_done, work.steps > 1);
-      wgmma_wait<0>(sums);
-      release(values.empty(step_done));
-      ++step_done;
-      ++tile_done;
-
-      // 4 lanes have 8 columns of a row between them, 2 each; they exchange 4 such so that each has 16
-      // bytes to store.
+      rescales = false;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float best = kLowest;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          best = fmaxf(best, fmaxf(scores[4 * n + 2 * half], scores[4 * n + 2 * half + 1]));
+        }
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2)) * scale_log2;
+        const bool grown = best > origin[half] + kMaxExponent;
+        keep[half] = grown ? exp2_approx(origin[half] - best) : 1.0f;
+        if (grown) origin[half] = best;
+        rescales |= grown;
+        const float zero = -origin[half];
+        float added = 0.0f;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          float& left = scores[4 * n + 2 * half];
+          float& right = scores[4 * n + 2 * half + 1];
+          left = exp2_approx(fmaf(left, scale_log2, zero));
+          right = exp2_approx(fmaf(right, scale_log2, zero));
+          added += left + right;
+        }
+        totals[half] = fmaf(totals[half], keep[half], added);
+      }
+      rescales = __any_sync(0xffffffffu, rescales);
+    };
+    const auto round_weights = [&] {
+#pragma unroll
+      for (int n = 0; n < kKeys / 4; ++n) {
+        weights[n] = pair_for(T(), scores[2 * n], scores[2 * n + 1]);
+      }
+    };
+    const auto begin_rows = [&] {
+      origin[0] = origin[1] = kLowest;
+      totals[0] = totals[1] = 0.0f;
+    };
+    // 4 lanes have 8 columns of a row between them, 2 each; they exchange 4 such so that each has 16
+    // bytes to store.
+    const auto store = [&](const PrefillWork& work, const float (&of_rows)[2]) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = 64 * mine + 16 * warp + 8 * half + lane / 4;
-        const float factor = __fdividef(1.0f, lanes_sum<4>(totals[half]));
+        const float factor = __fdividef(1.0f, lanes_sum<4>(of_rows[half]));
         T* to = out + head_of(work, work.first_row + r) * kHeadDim + lane % 4 * 8;
 #pragma unroll
         for (int d = 0; d < kHeadDim / 32; ++d) {
@@ -380,6 +355,61 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
           }
         }
       }
+    };
+
+    // One pass over the steps of all tiles. Where it begins, `weights` are those of step `at` of tile
+    // `work`; it multiplies them while it computes the next ones, of the next tile if it must.
+    if (mine == kGroups - 1) pass_turn();
+    int tile = 0, at = 0;
+    queries.wait_full(0);
+    PrefillWork work = works[0];
+    if (work.steps > 0) {
+      keys.wait_full(0);
+      multiply_keys(0, 0);
+      wgmma_wait<0>(scores);
+      release(keys.empty(0));
+      if (work.steps == 1) release(queries.empty(0));
+      begin_rows();
+      soften(work, 0);
+      round_weights();
+    }
+    for (int step = 0; work.steps > 0; ++step) {
+      const bool ends = at == work.steps - 1;
+      PrefillWork next = work;
+      const float finished[2] = {totals[0], totals[1]};
+      if (ends) {
+        ++tile;
+        queries.wait_full(tile);
+        next = works[tile % kQueryStages];
+      }
+      const int next_at = ends ? 0 : at + 1;
+      if (next.steps > 0) {
+        keys.wait_full(step + 1);
+        take_turn();
+        multiply_keys(tile, step + 1);
+        values.wait_full(step);
+        multiply_values(step, at > 0);
+        pass_turn();
+        wgmma_wait<1>(scores);
+        release(keys.empty(step + 1));
+        if (next_at == next.steps - 1) release(queries.empty(tile));
+        if (ends) begin_rows();
+        soften(next, next_at * kKeys);
+      } else {
+        values.wait_full(step);
+        multiply_values(step, at > 0);
+      }
+      wgmma_wait<0>(sums);
+      release(values.empty(step));
+      if (ends) {
+        store(work, finished);
+      } else if (rescales) {
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 2; ++n) sums[n] *= keep[n / 2 % 2];
+      }
+      round_weights();
+      work = next;
+      at = next_at;
     }
   }
 }
