@@ -60,6 +60,7 @@ MAX_MMA_HEAD_DIM = 256  # a row of sums more is more than the registers hold
 # On sm_90a, by head_dim: warpgroups that compute 64 rows each, keys at a time, tiles of keys and of
 # queries in shared memory.
 WGMMA_TILES = {64: (3, 96, 3, 2), 128: (2, 128, 2, 2)}
+WGMMA_MIN_TOKENS = 256  # fewer take as long on mma.sync, which has smaller tiles and more blocks
 WGMMA_BLOCKS = 132  # one for each multiprocessor of an H100 or H200
 BOX_KEYS = 16  # that are copied together: keys of one block of the cache
 WGMMA_ARCH = "sm_90a"
@@ -199,7 +200,8 @@ def launches(
                 shared_bytes=form.shared_bytes,
             ),
         )
-    if takes_wgmma(dtype, axes["head_dim"], axes["block_size"]):
+    fits = takes_wgmma(dtype, axes["head_dim"], axes["block_size"])
+    if fits and axes["tokens"] >= WGMMA_MIN_TOKENS:
         return (_wgmma(axes, dtype, scale),)
     return _everywhere(axes, dtype, scale)
 
@@ -239,7 +241,11 @@ def _everywhere(axes: Axes, dtype: str, scale: float) -> tuple[Launch, ...]:
 
 
 def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
-    """The form of sm_90a, whose blocks take several tiles each."""
+    """The form of sm_90a, whose blocks take several tiles each where there are many.
+
+    Few tiles get a block each: a block that has two ends later than one that waits for its turn
+    behind tiles that turn out to be left over.
+    """
     tokens, kv_heads, head_dim = axes["tokens"], axes["kv_heads"], axes["head_dim"]
     block_size, group = axes["block_size"], axes["q_size"] // (kv_heads * head_dim)
     groups, keys, *stages = WGMMA_TILES[head_dim]
@@ -262,7 +268,7 @@ def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
     barrier_bytes, alignment = 16 * (2 * stages[0] + stages[1]), 1024
     return Launch(
         function=f"paged_prefill_attention_wgmma<{form}>",
-        grid=(min(tiles, WGMMA_BLOCKS), 1, 1),
+        grid=(tiles if tiles <= 2 * WGMMA_BLOCKS else WGMMA_BLOCKS, 1, 1),
         block=128 * (groups + 1),
         scalars=(
             *(np.int32(size) for size in sizes),
@@ -353,6 +359,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
         # Some rows have scores far below 0, and below those that the mask hides.
         prefill_case("far_below_zero", Heads(4, 2, 64), [(3, 3), (1, 1), (2, 2)], q_scale=200.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
+        prefill_case("many_tokens", Heads(2, 1, 64), [(190, 190), (70, 60), (3, 1)], rows_before=9),
+        prefill_case("many_tokens_128", Heads(2, 1, 128), [(190, 190), (70, 60), (33, 9)]),
         prefill_case("decode_rows_in_between", Heads(8, 2, 32), [(300, 1), (70, 70), (900, 1)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True

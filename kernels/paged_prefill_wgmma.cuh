@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
   const Ring<kQueryStages, kQueryBytes> queries{values.tiles + kStages * kTileBytes,
                                                 barriers + 32 * kStages};
 
-  const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(keys.full(stage), 1);
@@ -328,17 +329,13 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
         weights[n] = pair_for(T(), scores[2 * n], scores[2 * n + 1]);
       }
     };
-    const auto begin_rows = [&] {
-      origin[0] = origin[1] = kLowest;
-      totals[0] = totals[1] = 0.0f;
-    };
     // 4 lanes have 8 columns of a row between them, 2 each; they exchange 4 such so that each has 16
     // bytes to store.
-    const auto store = [&](const PrefillWork& work, const float (&of_rows)[2]) {
+    const auto store = [&](const PrefillWork& work) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = 64 * mine + 16 * warp + 8 * half + lane / 4;
-        const float factor = __fdividef(1.0f, lanes_sum<4>(of_rows[half]));
+        const float factor = __fdividef(1.0f, lanes_sum<4>(totals[half]));
         T* to = out + head_of(work, work.first_row + r) * kHeadDim + lane % 4 * 8;
 #pragma unroll
         for (int d = 0; d < kHeadDim / 32; ++d) {
@@ -357,59 +354,50 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
       }
     };
 
-    // One pass over the steps of all tiles. Where it begins, `weights` are those of step `at` of tile
-    // `work`; it multiplies them while it computes the next ones, of the next tile if it must.
     if (mine == kGroups - 1) pass_turn();
-    int tile = 0, at = 0;
-    queries.wait_full(0);
-    PrefillWork work = works[0];
-    if (work.steps > 0) {
-      keys.wait_full(0);
-      multiply_keys(0, 0);
+    int step_done = 0;
+    for (int tile = 0;; ++tile) {
+      queries.wait_full(tile);
+      const PrefillWork work = works[tile % kQueryStages];
+      if (work.steps == 0) break;
+      origin[0] = origin[1] = kLowest;
+      totals[0] = totals[1] = 0.0f;
+      keys.wait_full(step_done);
+      multiply_keys(tile, step_done);
       wgmma_wait<0>(scores);
-      release(keys.empty(0));
-      if (work.steps == 1) release(queries.empty(0));
-      begin_rows();
+      release(keys.empty(step_done));
+      if (work.steps == 1) release(queries.empty(tile));
       soften(work, 0);
       round_weights();
-    }
-    for (int step = 0; work.steps > 0; ++step) {
-      const bool ends = at == work.steps - 1;
-      PrefillWork next = work;
-      const float finished[2] = {totals[0], totals[1]};
-      if (ends) {
-        ++tile;
-        queries.wait_full(tile);
-        next = works[tile % kQueryStages];
-      }
-      const int next_at = ends ? 0 : at + 1;
-      if (next.steps > 0) {
-        keys.wait_full(step + 1);
+      if (work.steps > 1) keys.wait_full(step_done + 1);
+      for (int step = 1; step < work.steps; ++step, ++step_done) {
         take_turn();
-        multiply_keys(tile, step + 1);
-        values.wait_full(step);
-        multiply_values(step, at > 0);
+        multiply_keys(tile, step_done + 1);
+        values.wait_full(step_done);
+        multiply_values(step_done, step > 1);
         pass_turn();
         wgmma_wait<1>(scores);
-        release(keys.empty(step + 1));
-        if (next_at == next.steps - 1) release(queries.empty(tile));
-        if (ends) begin_rows();
-        soften(next, next_at * kKeys);
-      } else {
-        values.wait_full(step);
-        multiply_values(step, at > 0);
-      }
-      wgmma_wait<0>(sums);
-      release(values.empty(step));
-      if (ends) {
-        store(work, finished);
-      } else if (rescales) {
+        release(keys.empty(step_done + 1));
+        if (step == work.steps - 1) release(queries.empty(tile));
+        soften(work, step * kKeys);
+        keep_order(scores);
+        // Needed a little later. Waiting here also keeps the assembler from moving the wait for the
+        // products with V, a plain instruction, before the exponentials that are to overlap them.
+        if (step + 1 < work.steps) keys.wait_full(step_done + 2);
+        wgmma_wait<0>(sums);
+        release(values.empty(step_done));
+        if (rescales) {
 #pragma unroll
-        for (int n = 0; n < kHeadDim / 2; ++n) sums[n] *= keep[n / 2 % 2];
+          for (int n = 0; n < kHeadDim / 2; ++n) sums[n] *= keep[n / 2 % 2];
+        }
+        round_weights();
       }
-      round_weights();
-      work = next;
-      at = next_at;
+      values.wait_full(step_done);
+      multiply_values(step_done, work.steps > 1);
+      wgmma_wait<0>(sums);
+      release(values.empty(step_done));
+      ++step_done;
+      store(work);
     }
   }
 }

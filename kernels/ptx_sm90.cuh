@@ -112,13 +112,20 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+// What is computed of these registers before this stays before it, and what after it after it: the
+// compiler moves arithmetic freely past a wait otherwise.
+template <int kCount>
+__device__ __forceinline__ void keep_order(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
 // Waits until at most kGroupsLeft groups are under way; `sums` belong to one that has ended, and are not
 // touched before.
 template <int kGroupsLeft, int kCount>
 __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kGroupsLeft) : "memory");
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  keep_order(sums);
 }
 
 // Where wgmma finds a matrix of 16-bit elements in shared memory: rows of 64 elements, of which 8 lie one

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     results = []
     with progress_bar(len(args.chunk) * len(args.prompt)) as advance:
         for chunk in args.chunk:
-            runners = Runners(model, chunk, longest)
+            runners = Runners(model, chunk)
             for prompt in args.prompt:
                 results.append(measure(runners, gpu, prompt, args.runs))
                 advance(f"{prompt} tokens in chunks of {chunk}")
@@ -106,10 +106,14 @@ def run(args: argparse.Namespace) -> int:
 class Runners:
     """A runner for each mode, made when it is first asked for."""
 
-    def __init__(self, model: BenchModel, chunk_tokens: int, length: int) -> None:
-        """Plan steps of at most so many tokens, for sequences of up to ``length``."""
+    def __init__(self, model: BenchModel, chunk_tokens: int) -> None:
+        """Plan steps of at most so many tokens."""
         self._model = model
-        self.plan = model.plan(Ladder(1, [1]), length=length, prefill_tokens=chunk_tokens)
+        seqs = min(
+            MAX_PIECE_TOKENS // 2, chunk_tokens
+        )  # for which pieces of that size are captured
+        # One sequence is as long as the model allows; of the others there are none.
+        self.plan = model.plan(Ladder(seqs, [1]), length=1, prefill_tokens=chunk_tokens)
         self._made: dict[str, ModelRunner] = {}
 
     def eager(self) -> ModelRunner:
