@@ -198,6 +198,7 @@ def launches(
                 block=form.threads,
                 scalars=(*sizes, *cut_scalars(batch_invariant)),
                 shared_bytes=form.shared_bytes,
+                programmatic=True,
             ),
         )
     fits = takes_wgmma(dtype, axes["head_dim"], axes["block_size"])
@@ -224,6 +225,7 @@ def _everywhere(axes: Axes, dtype: str, scale: float) -> tuple[Launch, ...]:
                 block=TILE_THREADS,
                 scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
                 shared_bytes=max(tile_bytes, form.shared_bytes),
+                programmatic=True,
             ),
         )
     stride = -(-head_dim // 4) * 4 + 4
@@ -236,6 +238,7 @@ def _everywhere(axes: Axes, dtype: str, scale: float) -> tuple[Launch, ...]:
             block=TILE_THREADS,
             scalars=scalars,
             shared_bytes=4 * shared_floats,
+            programmatic=True,
         ),
     )
 
@@ -276,6 +279,7 @@ def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
             np.int32(tiles),
         ),
         shared_bytes=tile_bytes + barrier_bytes + alignment,
+        programmatic=True,
         arch=WGMMA_ARCH,
         elsewhere=_everywhere(axes, dtype, scale),
         tensor_maps=tuple(maps),

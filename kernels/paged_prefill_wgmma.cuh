@@ -72,15 +72,14 @@ struct PrefillWork {
 
 template <typename T, int kHeadDim, int kGroups, int kKeys, int kStages, int kQueryStages>
 __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attention_wgmma(
-    T* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
-    // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ k_cache,
-    const T* __restrict__ v_cache,
-    const int* __restrict__ block_tables,     // [slots, max_blocks]
-    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
-    const int* __restrict__ seq_lens,         // [seqs]
-    const int* __restrict__ query_start_loc,  // [seqs+1]
+    T* __restrict__ out,         // [tokens, kv_heads*group*head_dim]
+    const T* q,                  // [tokens, kv_heads*group*head_dim]
+    const T* k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const T* v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,     // [slots, max_blocks]
+    const int* slot_ids,         // [seqs]: rows of block_tables
+    const int* seq_lens,         // [seqs]
+    const int* query_start_loc,  // [seqs+1]
     int tokens,
     int seqs,
     int kv_heads,
@@ -111,6 +110,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
   const Ring<kQueryStages, kQueryBytes> queries{values.tiles + kStages * kTileBytes,
                                                 barriers + 32 * kStages};
 
+  let_next_kernel_start();
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
     mbarrier_init_done();
   }
   __syncthreads();
+  wait_for_previous_kernel();
 
   // Where a row of the chunk lies in q and out, in heads.
   const auto head_of = [&](const PrefillWork& work, int row) {
