@@ -235,7 +235,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """``out = x @ weight.T (+ bias)`` by cuBLASLt, over the operands of those names."""
+    """``out = x @ weight.T (+ bias) (+ residual)`` by cuBLASLt, over the operands of those names.
+
+    Args:
+        adds_residual: there is a residual, [tokens, out_features], added before the one rounding.
+    """
+
+    adds_residual: bool = False
 
     # For split-K partial sums; what NVIDIA advises for Hopper.
     workspace_bytes: ClassVar[int] = 32 << 20

@@ -128,18 +128,32 @@ class PreparedProduct:
     is_ours = False
 
     def __init__(
-        self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int, int], stream: int
+        self,
+        cublaslt: CublasLt,
+        plan: MatrixPlan,
+        pointers: tuple[int, int, int, int],
+        stream: int,
+        residual: int,
     ) -> None:
-        """Keep what a launch needs; ``pointers`` are of out, x, weight and the workspace."""
+        """Keep what a launch needs.
+
+        Args:
+            cublaslt: the library.
+            plan: of the product.
+            pointers: of out, x, weight and the workspace.
+            stream: the CUstream.
+            residual: pointer of what is added; 0 where nothing is.
+        """
         self.label = "matrix product"
         self._cublaslt = cublaslt
         self._plan = plan
         self._pointers = pointers
         self._stream = stream
+        self._residual = residual
 
     def __call__(self, after_ours: bool = False) -> None:
         """Queue the product, which begins when all before it has ended."""
-        self._cublaslt.launch(self._plan, *self._pointers, self._stream)
+        self._cublaslt.launch(self._plan, *self._pointers, self._stream, self._residual)
 
 
 Prepared = PreparedLaunch | PreparedProduct
@@ -203,10 +217,19 @@ def prepare(
         if isinstance(part, LaunchForm):
             prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
         else:
-            product = cublaslt.plan(part, pointers.get("bias", 0), stream=stream)
+            product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
             where = (pointers["out"], pointers["x"], pointers["weight"], pointers[WORKSPACE])
-            prepared.append(PreparedProduct(cublaslt, product, where, stream))
+            residual = pointers["residual"] if part.adds_residual else 0
+            prepared.append(PreparedProduct(cublaslt, product, where, stream, residual))
     return prepared
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product without its arrays."""
+
+    shape: MatrixShape
+    adds_residual: bool
 
 
 @dataclass(frozen=True)
@@ -220,7 +243,7 @@ class _Plan:
     """
 
     operands: tuple[str, ...]
-    parts: tuple[LaunchForm | MatrixShape, ...]
+    parts: tuple[LaunchForm | _Product, ...]
     workspace_bytes: int
 
 
@@ -257,14 +280,15 @@ def _plan(
     if not kernel.has_work(axes):
         return _Plan(names, (), 0)  # a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
-    parts: list[LaunchForm | MatrixShape] = []
+    parts: list[LaunchForm | _Product] = []
     for part in kernel.launches(axes, dtype, **attrs):
         if isinstance(part, Launch):
             parts += [LaunchForm(kernel, one, stream) for one in part.on(device_arch())]
         else:
             has_bias = "bias" in names[: len(arrays)]
             sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
-            parts.append(MatrixShape(*sizes, dtype, has_bias))
+            shape = MatrixShape(*sizes, dtype, has_bias)
+            parts.append(_Product(shape, part.adds_residual))
     return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
 
 

@@ -10,6 +10,7 @@ from .apply_changes import APPLY_CHANGES
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
+from .linear_add import LINEAR_ADD
 from .logprobs import LOGPROBS
 from .mixed_rows import MIXED_ROWS
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
@@ -28,6 +29,7 @@ ALL = (
     RMS_NORM,
     ADD_RMS_NORM,
     LINEAR,
+    LINEAR_ADD,
     ROPE_APPEND,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
@@ -46,6 +48,7 @@ __all__ = [
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",
+    "LINEAR_ADD",
     "LOGPROBS",
     "MIXED_ROWS",
     "PAGED_DECODE_ATTENTION",

@@ -365,7 +365,8 @@ def test_the_work_of_a_prompt_of_8b_is_that_of_its_matrices_and_its_triangle():
     # that does not end the prompt has none.
     qkv, after = 6144 * 4096, 4096 * 4096 + 28672 * 4096 + 4096 * 14336
     weights = 8192 * (32 * qkv + 31 * after) + after + 128256 * 4096
-    assert whole.linear_flops == chunked.linear_flops == 2 * weights
+    assert whole.linear_flops == pytest.approx(2 * weights, rel=1e-4)
+    assert chunked.linear_flops == pytest.approx(2 * weights, rel=1e-4)
     triangle = 8192 * 8193 // 2
     assert whole.attention_flops == pytest.approx(32 * 4 * 4096 * triangle, rel=1e-6)
     assert chunked.attention_flops == pytest.approx(whole.attention_flops, rel=1e-6)
