@@ -20,6 +20,9 @@ from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.tensor_map import encode_tensor_map
 
+# Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
+DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
+STAMPED = "-DSTAMPED"  # notes when each block waits, goes on and ends
 PROGRAMMATIC_SM = 90  # the first architecture that has programmatic dependent launch
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
@@ -27,13 +30,16 @@ DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only whe
 class LaunchForm:
     """One launch without its arrays: what it has in common with the same op of every layer."""
 
-    def __init__(self, kernel: Kernel, launch: Launch, stream: int) -> None:
+    def __init__(
+        self, kernel: Kernel, launch: Launch, stream: int, build: tuple[str, ...] = ()
+    ) -> None:
         """Find the function and fill in the configuration.
 
         Args:
             kernel: whose ``.cu`` file it is.
             launch: function, geometry and scalars.
             stream: the CUstream.
+            build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
         Raises:
             TypeError: a scalar is no NumPy one, so that its C type is not known.
@@ -53,7 +59,7 @@ class LaunchForm:
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
         self.tensor_maps = launch.tensor_maps
         arch = launch.arch or device_arch()
-        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes)
+        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
         self.config = _config(driver, launch, stream)
         self.config_after_ours = self.config
@@ -184,6 +190,7 @@ def prepare(
     stream: int,
     cublaslt: CublasLt,
     workspace: DeviceArray | None,
+    build: tuple[str, ...] = (),
 ) -> list[Prepared]:
     """What ``kernel`` runs on these arrays, ready to be queued; nothing is launched.
 
@@ -195,12 +202,13 @@ def prepare(
         cublaslt: for matrix products.
         workspace: uint8 [bytes]; the kernel's ``workspace_bytes`` or more; None where it needs
             none.
+        build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
     Raises:
         TypeError, ValueError: an array has another dtype, shape or layout than declared, the
             workspace is too small, or the kernel has no CUDA form.
     """
-    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream)
+    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream, build)
     if not plan.parts:
         return []
     given = 0 if workspace is None else int(workspace.nbytes)
@@ -257,7 +265,11 @@ def _key(array: DeviceArray) -> _ArrayKey:
 
 @lru_cache(maxsize=4096)  # a few kinds of op at each size: a model's layers are alike
 def _plan(
-    kernel: Kernel, arrays: tuple[_ArrayKey, ...], scalars: tuple[tuple[str, Any], ...], stream: int
+    kernel: Kernel,
+    arrays: tuple[_ArrayKey, ...],
+    scalars: tuple[tuple[str, Any], ...],
+    stream: int,
+    build: tuple[str, ...],
 ) -> _Plan:
     """Check the arrays against the declaration, and find the launches. Raises as ``prepare``."""
     attrs = dict(scalars)
@@ -283,7 +295,7 @@ def _plan(
     parts: list[LaunchForm | _Product] = []
     for part in kernel.launches(axes, dtype, **attrs):
         if isinstance(part, Launch):
-            parts += [LaunchForm(kernel, one, stream) for one in part.on(device_arch())]
+            parts += [LaunchForm(kernel, one, stream, build) for one in part.on(device_arch())]
         else:
             has_bias = "bias" in names[: len(arrays)]
             sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
@@ -316,16 +328,20 @@ def device_arch() -> str:
 
 
 @cache
-def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
+def _function(
+    source: Path, function: str, arch: str, shared_bytes: int, build: tuple[str, ...]
+) -> int:
     """The CUfunction, compiled for an architecture or from the cache of compiled ones."""
     import cupy
     from cuda.bindings import driver
 
-    cubin = compile_cubin(source, function, arch)
+    cubin = compile_cubin(source, function, arch, options=build)
     module = cupy.cuda.function.Module()
     module.load(cubin.data)
     found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
+    if STAMPED in build:
+        stamped_modules.append((function, module))
     pointer = int(found.ptr)
     if cubin.shared_bytes + shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -338,4 +354,6 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
     return pointer
 
 
+# The functions that were loaded in a build with clock stamps, and their modules.
+stamped_modules: list[tuple[str, Any]] = []
 _KEEP: list[Any] = []  # modules stay loaded while the process lives: their functions are cached

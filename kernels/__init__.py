@@ -12,6 +12,7 @@ from .embedding import EMBEDDING
 from .linear import LINEAR
 from .linear_add import LINEAR_ADD
 from .logprobs import LOGPROBS
+from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
@@ -37,6 +38,7 @@ ALL = (
     SAMPLE,
     LOGPROBS,
     ADVANCE,
+    LOOP_CONTROL,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "LINEAR",
     "LINEAR_ADD",
     "LOGPROBS",
+    "LOOP_CONTROL",
     "MIXED_ROWS",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",
