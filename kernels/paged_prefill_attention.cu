@@ -14,6 +14,9 @@
 #include "chunk_tile.cuh"
 #include "paged_prefill_simple.cuh"
 #include "ptx.cuh"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // sm_90a
+#include "paged_prefill_wgmma.cuh"
+#endif
 
 constexpr int kMmaWarps = 4;
 constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8: exact enough in fp16 too
