@@ -149,24 +149,18 @@ def test_a_request_to_stop_is_for_the_loops_before_it(ring):
 
 
 class LoopingDevice(CapturingDevice):
-    """Whose loops are calls of step and control, so many times; ``refuses`` cannot make one."""
+    """Whose loops are so many steps; ``refuses`` cannot make one."""
 
     def __init__(self, times=3, refuses=False):
         super().__init__()
         self.times, self.refuses, self.loops = times, refuses, 0
 
-    def capture_loop(self, step, control):
+    def capture_loop(self, record):
         if self.refuses:
             raise CaptureError("a loop cannot be captured: cuGraphAddNode is planted")
         self.loops += 1
-        decide = control(77)
-
-        def repeat():
-            for _ in range(self.times):
-                step.launch()
-                decide()
-
-        return RecordingGraph(repeat)
+        step = record(77)
+        return RecordingGraph(lambda: [step() for _ in range(self.times)])
 
 
 def test_a_captured_loop_is_one_launch():
