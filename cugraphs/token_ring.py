@@ -24,8 +24,8 @@ __all__ = ["DEAD", "MAX_STEPS", "RING_STEPS", "RingBuffers", "TokenRing", "decla
 RING_STEPS = 256  # steps whose words are kept: a power of two, since numbers wrap around
 MAX_STEPS = 64  # of one launch: several launches may be under way
 
-_PAUSE_S = 20e-6  # between two looks at the ring, at least
-_ALMOST = 0.8  # of the time of a step, after which the next one's words are looked for
+_PAUSE_S, _PAUSE_SHARE = 20e-6, 0.02  # between two looks at the ring; as a share of a step
+_ALMOST = 0.9  # of the time of a step, after which the next one's words are looked for
 _CHECK_EVERY_S = 0.01  # how often the device is asked for errors meanwhile
 _MASK = 0xFFFFFFFF
 _HALF = 1 << 31  # numbers are 32 bits; which of two is later is clear within half of them
@@ -160,14 +160,13 @@ class TokenRing:
         start = time.perf_counter()
         check_s, is_idle, has_slept = start + _CHECK_EVERY_S, False, False
         while True:
-            made = None if loop is None else self.steps_made(loop)  # written after the tokens
+            if loop is not None and step - loop >= (self.steps_made(loop) or MAX_STEPS):
+                return None
             tokens = self.poll(step, rows)
             if tokens is not None:
                 if has_slept:
                     self._arrived(step, time.perf_counter())
                 return tokens
-            if made is not None and loop is not None and step >= loop + made:
-                return None
             if is_idle:
                 raise RuntimeError(
                     f"TokenRing: the words of step {step} are not there and nothing runs on the "
@@ -183,7 +182,8 @@ class TokenRing:
                 continue
             # Other threads run meanwhile. The first sleep is nearly as long as a step.
             due_s = self._newest_s + _ALMOST * self._step_s - now
-            time.sleep(min(max(due_s, _PAUSE_S), _CHECK_EVERY_S))
+            pause_s = max(due_s, _PAUSE_S, _PAUSE_SHARE * self._step_s)
+            time.sleep(min(pause_s, _CHECK_EVERY_S))
             has_slept = True
 
     def stop(self, first_step: int | None = None) -> None:
@@ -198,10 +198,14 @@ class TokenRing:
             self._stop_at[:] = _int32(first)
 
     def _arrived(self, step: int, now_s: float) -> None:
-        """Learn from the words that have just come how long a step takes."""
+        """Learn from the words that have just come how long a step takes.
+
+        A longer one is believed slowly: after a prompt's step the next may be short again.
+        """
         count = step - self._newest
         if 1 <= count <= MAX_STEPS:
-            self._step_s += (min((now_s - self._newest_s) / count, 1.0) - self._step_s) / 4
+            most_s = max(1.25 * self._step_s, _PAUSE_S)
+            self._step_s = min((now_s - self._newest_s) / count, most_s)
         self._newest, self._newest_s = step, now_s
 
     def _words(self, step: int, rows: int) -> Array:

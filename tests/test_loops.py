@@ -118,6 +118,7 @@ def test_a_loop_that_ended_before_a_step_has_no_tokens_of_it(ring):
     write(ring, first, [1])
     ring.arrays["loop_ends"][first % RING_STEPS] = (1, first)
     assert ring.wait(first, 1, loop=first).tolist() == [1]
+    write(ring, first + 1 - 2**32, [9])  # of a step long ago, whose number was the same
     assert ring.wait(first + 1, 1, loop=first) is None
     assert ring.steps_made(first) == 1 and ring.steps_made(first + RING_STEPS) is None
 
