@@ -20,13 +20,13 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.cuda_loop import CudaLoop, capture_loop
-from cugraphs.device import InputStaging, KVPool, QueueOp, Replay, Run, converted
+from cugraphs.device import InputStaging, KVPool, QueueOp, Run, converted
 from cugraphs.held_collection import held_collection
-from cugraphs.kernel import Array
+from cugraphs.kernel import Access, Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare, queue
 from cugraphs.one_line import reason
-from cugraphs.program import Buffer, Kind, Op, Program
+from cugraphs.program import Buffer, Program
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
 INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
@@ -301,6 +301,7 @@ class CudaDevice:
     ) -> list[QueueOp]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program) if poison else {}
+        changed = _changed_by(program)
         ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -318,7 +319,11 @@ class CudaDevice:
             if poison:
                 dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
-            reads_early = _constants_are_weights(op)
+            reads_early = not any(
+                buffer in changed
+                for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+                if operand.constant
+            )
             ops.append(partial(self._run_op, label, launches, ruined, reads_early))
         return ops
 
@@ -342,10 +347,9 @@ class CudaDevice:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> CudaLoop:
-        """A conditional WHILE node over the step."""
-        assert isinstance(step, CudaGraph), "captured by this device"
-        return capture_loop(self.stream, step, control)
+    def capture_loop(self, record: Callable[[int], Run]) -> CudaLoop:
+        """A conditional WHILE node."""
+        return capture_loop(self.stream, record)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""
@@ -364,7 +368,11 @@ class CudaDevice:
             array.data.memset_async(POISON, array.nbytes, self.stream)
 
 
-def _constants_are_weights(op: Op) -> bool:
-    """Whether nothing in the step writes what the op's launches may read ahead of their wait."""
-    pairs = zip(op.kernel.operands, op.operands, strict=False)
-    return all(buffer.kind is Kind.WEIGHT for operand, buffer in pairs if operand.constant)
+def _changed_by(program: Program) -> set[Buffer]:
+    """What the program's ops write: a launch must not read it ahead of its wait."""
+    return {
+        buffer
+        for op in program.ops
+        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+        if operand.access is not Access.READ
+    }

@@ -183,13 +183,12 @@ class Device(Protocol):
             CaptureError: it cannot be captured.
         """
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
-        """A graph that repeats a captured step until a kernel ends it, on a device that has graphs.
+    def capture_loop(self, record: Callable[[int], Run]) -> Loop:
+        """A graph that repeats a step until its last kernel ends it, on a device that has graphs.
 
         Args:
-            step: from :meth:`capture`.
-            control: given the handle of the loop's condition, makes the call that queues what
-                runs after each step; it sets the condition to 0 to end the loop.
+            record: given the handle of the loop's condition, makes the call that queues a step; the
+                last kernel sets the condition to 0 to end the loop.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -325,7 +324,7 @@ class CpuDevice:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
+    def capture_loop(self, record: Callable[[int], Run]) -> Loop:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 
