@@ -1,4 +1,4 @@
-"""Tensor maps as kernels take them: 128 bytes that the driver makes of dims, a box and an address."""
+"""Tensor maps as kernels take them: 128 bytes that the driver makes of dims and an address."""
 
 from __future__ import annotations
 
