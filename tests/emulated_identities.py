@@ -519,6 +519,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         linear_rows_stand_alone,
         few_rows_of_linear_have_the_bits_of_one,
     ),
+    "linear_add": (orders_agree("linear_add"), rounded_once("linear_add")),
     "rope_append": (
         orders_agree("rope_append"),
         rounded_once("rope_append"),

@@ -856,6 +856,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "outputs_of_block = 2 *",
         ),
     ),
+    # ------------------------------------------------------------------------------- linear_add
+    *_bugs(
+        "linear_add",
+        "linear_add.py",
+        ("nothing is added", "MatrixProduct(adds_residual=True)", "MatrixProduct()"),
+        ("the residual is subtracted", "widen(residual) + product", "product - widen(residual)"),
+        ("the product is added to itself", "store(widen(residual)", "store(product"),
+    ),
     # ------------------------------------------------------------------- paged_decode_attention
     *_bugs(
         "paged_decode_attention",
