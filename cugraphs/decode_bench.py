@@ -21,7 +21,7 @@ from cugraphs.device_choice import ModelSizes, plan_kv_cache
 from cugraphs.engine import Engine
 from cugraphs.kernel import Array
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan
+from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan, Ticket
 from cugraphs.pricing import price_step
 from cugraphs.random_fill import fill_random
 from cugraphs.replay_timing import launch_us, replay_ms
@@ -134,10 +134,24 @@ class RandomCacheRunner(ModelRunner):
         for name in plan.cache.types:
             fill_random(self.device, self.state[name][1:])  # block 0 is that of dead rows
 
-    def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        """A token for every chunk that samples; nothing is computed."""
-        rows = sum(chunk.num_logits for chunk in chunks)
-        return {"token_ids": self._random.integers(0, self.plan.vocab_size, rows, np.int32)}
+    def submit(
+        self, decode_slots: Array, chunks: Sequence[Chunk] = (), *, wants_logprobs: bool = False
+    ) -> Ticket:
+        """Of chunks nothing is computed: the state is told a token for each."""
+        if not chunks:
+            return super().submit(decode_slots, wants_logprobs=wants_logprobs)
+        token_ids = self._random.integers(0, self.plan.vocab_size, len(chunks), np.int32)
+        for chunk, token_id in zip(chunks, token_ids, strict=True):
+            self.mirror.set("num_computed", chunk.slot, chunk.start + len(chunk.token_ids))
+            self.mirror.set("last_token", chunk.slot, token_id)
+        return Ticket([{"token_ids": token_ids}], wants_logprobs=False)
+
+    def collect(self, ticket: Ticket) -> Mapping[str, Array]:
+        """The tokens that :meth:`submit` drew, or as of a runner."""
+        (part,) = ticket.parts
+        if isinstance(part["token_ids"], np.ndarray):
+            return part
+        return super().collect(ticket)
 
 
 def length_of(prompt_tokens: int, tokens: int) -> int:
@@ -179,7 +193,7 @@ def time_engine(runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, to
     ]
 
     def generated() -> int:
-        return min(len(request.completions[0].sequence.output_token_ids) for request in requests)
+        return int(engine.scheduler.slots.num_tokens.min()) - prompt_tokens
 
     try:
         while (before := generated()) < 1 + WARM_UP_TOKENS:
@@ -204,7 +218,7 @@ def time_rung(
     chunks = _settle(runner, rows, prompt_tokens)
     inputs = runner.decode.inputs(rung)
     inputs["changes"][:, 0] = -1
-    fill_decode(inputs, chunks)
+    fill_decode(inputs, [chunk.slot for chunk in chunks])
     runner.decode.run(rung)
     return replay_ms(runner.device, runner.decode.graph(rung), replays)
 

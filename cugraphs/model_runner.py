@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
@@ -29,6 +30,7 @@ from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
     Chunk,
+    DecodeRows,
     StepInputs,
     StepOutputs,
     apply_changes,
@@ -48,6 +50,7 @@ _log = logging.getLogger("cugraphs")
 # pieces: Llama 3.2 1B 1.51 to 1.33 ms at 8 tokens, 2.09 to 1.99 at 128; Llama 3.1 8B 5.08 to 4.87
 # and 6.18 to 6.08. From 200 tokens on the padding of the 8B costs more than its launches.
 MAX_PIECE_TOKENS = 128
+NO_SLOTS: Array = np.zeros(0, np.int32)
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
@@ -152,6 +155,19 @@ class StepPlan:
         return plan_arena(self.programs, workspace=workspace)
 
 
+@dataclass(frozen=True)
+class Ticket:
+    """A step that was submitted.
+
+    Args:
+        parts: the device's outputs by name, of each part that it runs in.
+        wants_logprobs: whether log-probabilities are to be read.
+    """
+
+    parts: Sequence[Mapping[str, Array]]
+    wants_logprobs: bool
+
+
 class ModelRunner:
     """Runs steps of one model on one device."""
 
@@ -243,30 +259,70 @@ class ModelRunner:
         )
         return known.with_rest(self.device.free_bytes)
 
-    def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        """Run one step over ``chunks``.
+    def submit(
+        self, decode_slots: Array, chunks: Sequence[Chunk] = (), *, wants_logprobs: bool = False
+    ) -> Ticket:
+        """Queue one step, and return before it has run.
 
-        Decode chunks alone are a decode step at the smallest rung that holds them; anything else
-        is a mixed step.
+        Without chunks it is a decode step, at the smallest rung that holds it; else a mixed step.
+        All that differs from row to row is what the slots' state says.
+
+        Args:
+            decode_slots: int32 [n]; sequences that compute their newest token and sample another.
+            chunks: of prompts, behind those.
+            wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
+                the next step is submitted.
+        """
+        for chunk in chunks:
+            self.mirror.begin_chunk(chunk)
+        ahead = self.mirror.fields["num_computed"].take(decode_slots) + 1
+        parts = self._queue(decode_slots, chunks, ahead)
+        self.mirror.advance(decode_slots, ahead)
+        for chunk in chunks:
+            if chunk.samples:
+                self.mirror.advance_chunk(chunk)
+        return Ticket(parts, wants_logprobs)
+
+    def collect(self, ticket: Ticket) -> Mapping[str, Array]:
+        """Wait for a step.
 
         Returns:
-            Host arrays by name, with the rows of each chunk that get logits, chunk after chunk.
-            The next step overwrites them. Log-probabilities are there only if a chunk wants some.
+            Host arrays by name: a row for each decode row, then for each token of a chunk that gets
+            logits, chunk after chunk.
+        """
+        found = [
+            {
+                name: self.device.read(array).copy()
+                for name, array in part.items()
+                if ticket.wants_logprobs or name in ("token_ids", "logits")
+            }
+            for part in ticket.parts
+        ]
+        if len(found) == 1:
+            return found[0]
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        """Run one step over chunks that bring all that their slots are to hold of them.
+
+        Decode chunks alone are a decode step; anything else is a mixed step. For steps by hand: the
+        engine uses :meth:`submit` and :meth:`collect`.
+
+        Returns:
+            As :meth:`collect`, everything.
         """
         if not all(chunk.is_decode for chunk in chunks):
             return self.run_mixed(chunks)
-        parts, begin = [], 0
-        for rows in self.decode.split(len(chunks)):
-            part = chunks[begin : begin + rows]
-            parts.append(self._collect(part, self._run_decode(part)))
-            begin += rows
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for chunk in chunks:
+            self.mirror.place(chunk)
+        slots = np.array([chunk.slot for chunk in chunks], np.int32)
+        return self.collect(self.submit(slots, wants_logprobs=True))
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """As :meth:`run`, always a mixed step."""
-        return self._collect(chunks, self._run_mixed(chunks))
+        for chunk in chunks:
+            self.mirror.place(chunk)
+        return self.collect(self.submit(NO_SLOTS, chunks, wants_logprobs=True))
 
     def write_slot(
         self,
@@ -274,7 +330,7 @@ class ModelRunner:
         params: SamplingParams,
         *,
         prompt_token_ids: Sequence[int],
-        output_token_ids: Sequence[int],
+        output_token_ids: Sequence[int] | Array,
         **request: Any,  # noqa: ANN401
     ) -> None:
         """Set the state of one new sequence, but its blocks.
@@ -291,18 +347,31 @@ class ModelRunner:
             counts = token_counts(self.plan.vocab_size, prompt_token_ids, output_token_ids)
             self.device.write(self.state["token_counts"][slot], counts)
 
-    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        self._place(chunks)
-        inputs = self.decode.inputs(len(chunks))
-        self.mirror.take(inputs["changes"])
-        fill_decode(inputs, chunks)
-        return self.decode.run(len(chunks))
+    def _queue(
+        self, decode_slots: Array, chunks: Sequence[Chunk], ahead: Array
+    ) -> list[Mapping[str, Array]]:
+        """Queue a step, decode rows that no rung holds in parts; each part's outputs."""
+        while self.mirror.num_changes > MAX_CHANGES:
+            self.mirror.take(self._changes.inputs({})["changes"])
+            self._changes.run({})
+        if chunks:
+            num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
+            return [self._queue_mixed(chunks, DecodeRows(decode_slots, ahead, num_logprobs))]
+        parts: list[Mapping[str, Array]] = []
+        begin = 0
+        for rows in self.decode.split(len(decode_slots)):
+            inputs = self.decode.inputs(rows)
+            self.mirror.take(inputs["changes"])
+            fill_decode(inputs, decode_slots[begin : begin + rows])
+            parts.append(self.decode.run(rows))
+            begin += rows
+        return parts
 
-    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        self._place(chunks)
-        tokens = sum(len(chunk.token_ids) for chunk in chunks)
-        logits = sum(chunk.num_logits for chunk in chunks)
-        sizes = {"tokens": tokens, "seqs": len(chunks), "logits": logits}
+    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows) -> Mapping[str, Array]:
+        rows = len(decode.slots)
+        tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
+        logits = rows + sum(chunk.num_logits for chunk in chunks)
+        sizes = {"tokens": tokens, "seqs": rows + len(chunks), "logits": logits}
         captured = self._token_rungs is not None and tokens <= self._token_rungs.top
         if captured:
             assert self._token_rungs is not None
@@ -310,42 +379,10 @@ class ModelRunner:
             self.counts.padding_rows += sizes["tokens"] - tokens
         inputs = self._mixed.inputs(sizes)
         self.mirror.take(inputs["changes"])
-        fill_mixed(inputs, chunks)
+        fill_mixed(inputs, chunks, decode)
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
         return self._mixed.run(sizes)
-
-    def _place(self, chunks: Sequence[Chunk]) -> None:
-        """Make the state stand where the chunks begin, but for the changes that a step can send."""
-        self.mirror.place(chunks)
-        while self.mirror.num_changes > MAX_CHANGES:
-            self.mirror.take(self._changes.inputs({})["changes"])
-            self._changes.run({})
-
-    def _collect(
-        self, chunks: Sequence[Chunk], outputs: Mapping[str, Array]
-    ) -> Mapping[str, Array]:
-        """Read what is wanted of a step's outputs, and move the mirror on by its tokens."""
-        wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
-        found = {
-            name: self.device.read(array)
-            for name, array in outputs.items()
-            if wanted or name in ("token_ids", "logits")
-        }
-        self._advance_mirror(chunks, found["token_ids"])
-        return found
-
-    def _advance_mirror(self, chunks: Sequence[Chunk], token_ids: Array) -> None:
-        """Move the mirror on by what each chunk that samples has sampled."""
-        row_ids = np.full(len(token_ids), -1, np.int32)
-        positions = np.zeros(len(token_ids), np.int32)
-        last = -1
-        for chunk in chunks:
-            last += chunk.num_logits
-            if chunk.samples:
-                row_ids[last] = chunk.slot
-                positions[last] = chunk.start + len(chunk.token_ids)
-        self.mirror.advance(token_ids, row_ids, positions)
 
     def _capture_pieces(self) -> None:
         """Capture the runs of ops between attention at every token rung, the largest first."""

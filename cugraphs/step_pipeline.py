@@ -1,0 +1,256 @@
+"""Steps of the running sequences: scheduled, submitted to the runner, and collected.
+
+What moves at every step is done for all rows at once, in arrays by slot; only sequences that begin,
+end, or run a chunk of their prompt are met one by one. Knows no requests and no text: what was
+sampled is handed on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cugraphs.kernel import Array
+from cugraphs.model_runner import ModelRunner, Ticket
+from cugraphs.scheduler import ScheduledChunk, ScheduledStep, Scheduler
+from cugraphs.sequence import Sequence as TokenSequence
+from cugraphs.statistics import EngineCounters
+from cugraphs.step_state import Chunk
+from cugraphs.text_worker import Begun, PromptRows, StepTokens
+
+
+@dataclass(frozen=True)
+class _StepInFlight:
+    """A step that is submitted and not collected.
+
+    Args:
+        ticket: the runner's.
+        slots: int32 [n]; of the sequences that a token is sampled for.
+        positions: int32 [n]; where those tokens will stand.
+        rows: int [n]; of each in the step's outputs; None where row i is the i-th.
+        chunks: of prompts.
+        prompts: rows of the outputs that tell log-probabilities of prompt tokens.
+    """
+
+    ticket: Ticket
+    slots: Array
+    positions: Array
+    rows: Array | None
+    chunks: Sequence[ScheduledChunk]
+    prompts: Sequence[PromptRows]
+
+
+class StepPipeline:
+    """Drives one runner as one scheduler says."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        counters: EngineCounters,
+        *,
+        eos_token_ids: Sequence[int],
+        give: Callable[[StepTokens], None],
+    ) -> None:
+        """Start with nothing in flight.
+
+        Args:
+            scheduler: says what runs.
+            runner: runs it.
+            counters: of tokens, steps and time.
+            eos_token_ids: that end every sequence that does not ignore them.
+            give: takes what each step has sampled.
+        """
+        self.scheduler = scheduler
+        self._runner = runner
+        self._counters = counters
+        self._eos_token_ids = list(eos_token_ids)
+        self._give = give
+        self._in_flight: deque[_StepInFlight] = deque()
+        self._begun: list[Begun] = []  # sequences that took a slot since the last tokens
+        self._logprobs_wanted = np.zeros(len(scheduler.slots.sequences), np.bool_)  # by slot
+
+    def step(self) -> None:
+        """Submit a step, and collect the oldest one.
+
+        Raises:
+            FloatingPointError: the logits of a sequence hold NaN or infinity.
+        """
+        self._submit()
+        if self._in_flight:
+            self._collect()
+
+    def drain(self) -> None:
+        """Collect all that is in flight."""
+        while self._in_flight:
+            self._collect()
+
+    def take_back(self) -> None:
+        """Undo what is in flight: every running sequence waits, to be computed anew."""
+        self._in_flight.clear()
+        self._begun.clear()
+        self.scheduler.preempt_all()
+
+    def _submit(self) -> None:
+        """Schedule a step and queue it, if there is anything to do."""
+        scheduled = self.scheduler.schedule()
+        now_s = self._counters.end_phase("schedule")
+        if scheduled is None:
+            return
+        for item in scheduled.chunks:
+            if item.is_new:
+                self._begin(item, now_s)
+        slots, indices = scheduled.grown
+        if len(slots):
+            blocks = self.scheduler.blocks.tables[slots, indices]
+            self._runner.mirror.set_blocks(slots, indices, blocks)
+        chunks = [self._chunk(item) for item in scheduled.chunks]
+        ticket = self._runner.submit(
+            scheduled.decode_slots, chunks, wants_logprobs=self._wants_logprobs(chunks)
+        )
+        self._in_flight.append(self._describe(scheduled, chunks, ticket))
+        self.scheduler.submit(scheduled)
+        self._counters.end_phase("submit")
+
+    def _begin(self, item: ScheduledChunk, now_s: float) -> None:
+        """Tell the device's state, and whoever takes the tokens, of a sequence in a new slot."""
+        sequence, slot = item.sequence, item.sequence.slot
+        params, prompt = sequence.params, sequence.prompt_token_ids
+        eos = [] if params.ignore_eos else self._eos_token_ids
+        self._runner.write_slot(
+            slot,
+            params,
+            seed=sequence.seed,
+            sample_index=sequence.sample_index,
+            stop_token_ids=[*eos, *(params.stop_token_ids or ())],
+            prompt_token_ids=prompt,
+            output_token_ids=self.scheduler.slots.known_tokens(slot)[len(prompt) :],
+            end_position=sequence.end_position,
+        )
+        self._runner.mirror.write_table(slot, self.scheduler.blocks.tables[slot])
+        self._logprobs_wanted[slot] = params.logprobs is not None
+        self._begun.append(Begun(slot, sequence, now_s, item.start))
+
+    def _chunk(self, item: ScheduledChunk) -> Chunk:
+        """The tokens of a scheduled chunk, and what is wanted of its rows."""
+        sequence, params = item.sequence, item.sequence.params
+        stop = item.start + item.num_tokens
+        targets: Sequence[int] = ()
+        if sequence.wants_prompt_logprobs:
+            targets = sequence.prompt_token_ids[item.start + 1 : stop + 1]
+        return Chunk(
+            token_ids=self.scheduler.slots.token_ids[sequence.slot, item.start : stop],
+            start=item.start,
+            slot=sequence.slot,
+            samples=item.samples,
+            num_logprobs=-1 if params.logprobs is None else params.logprobs,
+            prompt_targets=targets,
+            num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        )
+
+    def _wants_logprobs(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether any row of a step is to report log-probabilities."""
+        running = self.scheduler.slots.decodes & self._logprobs_wanted
+        return bool(running.any()) or any(
+            chunk.prompt_targets or chunk.num_logprobs >= 0 for chunk in chunks
+        )
+
+    def _describe(
+        self, scheduled: ScheduledStep, chunks: Sequence[Chunk], ticket: Ticket
+    ) -> _StepInFlight:
+        """What is to be known of a step when it is collected; before its tokens are counted."""
+        slots = scheduled.decode_slots
+        positions = self.scheduler.slots.num_computed.take(slots) + 1
+        if not chunks:
+            return _StepInFlight(ticket, slots, positions, None, (), ())
+        rows = list(range(len(slots)))
+        prompts, next_row = [], len(slots)
+        for item, chunk in zip(scheduled.chunks, chunks, strict=True):
+            if chunk.prompt_targets:
+                first = PromptRows(item.sequence, chunk.start + 1, next_row, chunk.prompt_targets)
+                prompts.append(first)
+            next_row += chunk.num_logits
+            if chunk.samples:
+                rows.append(next_row - 1)
+        sampled = [chunk for chunk in chunks if chunk.samples]
+        ends = [chunk.start + len(chunk.token_ids) for chunk in sampled]
+        return _StepInFlight(
+            ticket,
+            np.append(slots, np.array([chunk.slot for chunk in sampled], np.int32)),
+            np.append(positions, np.array(ends, np.int32)),
+            np.array(rows, np.intp),
+            scheduled.chunks,
+            prompts,
+        )
+
+    def _collect(self) -> None:
+        """Wait for the oldest step, hand on its tokens, and drop the sequences that end."""
+        step = self._in_flight[0]
+        outputs = self._runner.collect(step.ticket)
+        now_s = self._counters.end_phase("wait")
+        slots, positions, rows = step.slots, step.positions, step.rows
+        token_ids = outputs["token_ids"] if rows is None else outputs["token_ids"][rows]
+        running = self.scheduler.slots
+        wanted = ~running.ended.take(slots)
+        if not wanted.all():
+            slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
+            rows = np.flatnonzero(wanted) if rows is None else rows[wanted]
+        self._check_numbers(slots, positions, token_ids)
+        is_last = self._runner.mirror.ends(slots, token_ids, positions)
+        # An interrupt from here on is made good: who has taken a token does not take it again.
+        self._give(
+            StepTokens(
+                slots=slots,
+                token_ids=token_ids,
+                positions=positions,
+                is_last=is_last,
+                time_s=now_s,
+                begun=self._begun,
+                rows=rows,
+                logprobs=outputs if step.ticket.wants_logprobs else None,
+                prompts=step.prompts,
+            )
+        )
+        self._begun = []
+        running.token_ids[slots, positions] = token_ids
+        running.num_tokens[slots] = positions + 1
+        self._register(step.chunks, slots, positions)
+        self._in_flight.popleft()
+        self.scheduler.collect()
+        for slot in slots[is_last].tolist():
+            self.scheduler.finish(self._sequence(slot))
+        self._counters.steps += 1
+        self._counters.generated_tokens += len(slots)
+        self._counters.end_phase("collect")
+
+    def _register(self, chunks: Sequence[ScheduledChunk], slots: Array, positions: Array) -> None:
+        """Make the blocks that a step has filled known as prefixes."""
+        blocks, tokens = self.scheduler.blocks, self.scheduler.slots.token_ids
+        for chunk in chunks:
+            sequence, stop = chunk.sequence, chunk.start + chunk.num_tokens
+            self._counters.prompt_tokens += chunk.num_tokens
+            blocks.register(sequence.slot, tokens[sequence.slot], stop)
+            sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
+            if sequence.wants_prompt_logprobs:
+                known = min(stop, len(sequence.prompt_token_ids) - 1)
+                sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
+        full = np.flatnonzero(positions % blocks.block_size == 0)
+        for slot, num_computed in zip(slots[full].tolist(), positions[full].tolist(), strict=True):
+            blocks.register(slot, tokens[slot], num_computed)
+
+    def _check_numbers(self, slots: Array, positions: Array, token_ids: Array) -> None:
+        if (token_ids < 0).any():
+            index = int((token_ids < 0).argmax())
+            raise FloatingPointError(
+                f"Engine: the logits of request {self._sequence(slots[index]).request_id} at "
+                f"position {positions[index]} hold NaN or infinity, expected numbers; the weights "
+                "are damaged, or the activations overflow in this dtype"
+            )
+
+    def _sequence(self, slot: int) -> TokenSequence:
+        sequence = self.scheduler.slots.sequences[slot]
+        assert sequence is not None, f"slot {slot} is empty"
+        return sequence
