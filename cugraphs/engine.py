@@ -178,8 +178,12 @@ class Engine:
 
     def abort(self, request: Request) -> None:
         """Stop a request; nothing happens if it has ended. Within a step: after the step."""
-        self._to_abort.append(request)
+        self.abort_soon(request)
         self._abort_between_steps()
+
+    def abort_soon(self, request: Request) -> None:
+        """Stop a request before the next step. Waits for nothing, so that a finalizer may ask."""
+        self._to_abort.append(request)
 
     def stats(self) -> EngineStats:
         """Counters since the start, and what is so now."""
@@ -221,6 +225,7 @@ class Engine:
         Raises:
             FloatingPointError: the logits of a sequence hold NaN or infinity.
         """
+        self._abort_between_steps()
         with self._stepping:
             try:
                 self._step()
@@ -267,9 +272,7 @@ class Engine:
 
     def _abort_between_steps(self) -> None:
         """Abort what is to be aborted, unless a step runs, which then does it at its end."""
-        while self._to_abort and not self._text.is_current_thread:
-            if not self._stepping.acquire(blocking=False):
-                return
+        while self._to_abort and self._stepping.acquire(blocking=False):
             try:
                 self._abort(self._to_abort.popleft())
             finally:

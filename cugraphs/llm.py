@@ -380,8 +380,8 @@ class TextStream(Iterator[str]):
         self._num_given = len(self._request.completions[0].pieces)
 
     def __del__(self) -> None:
-        """Stop the request when nobody listens any more."""
-        self.close()
+        """Stop the request, before the next step, when nobody listens any more."""
+        self._engine.abort_soon(self._request)
 
 
 def _count(name: str, value: object, least: int = 1) -> int:

@@ -195,9 +195,11 @@ class StepPipeline:
         token_ids = outputs["token_ids"] if rows is None else outputs["token_ids"][rows]
         running = self.scheduler.slots
         wanted = ~running.ended.take(slots)
+        if rows is None and step.ticket.wants_logprobs:
+            rows = np.arange(len(slots))
         if not wanted.all():
             slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
-            rows = np.flatnonzero(wanted) if rows is None else rows[wanted]
+            rows = None if rows is None else rows[wanted]
         self._check_numbers(slots, positions, token_ids)
         is_last = self._runner.mirror.ends(slots, token_ids, positions)
         # An interrupt from here on is made good: who has taken a token does not take it again.

@@ -71,7 +71,7 @@ class StepTokens:
         is_last: bool [n]; whether a token ends its sequence.
         time_s: when they were there.
         begun: sequences that took a slot since the last step.
-        rows: int [n]; of each, in ``logprobs``.
+        rows: int [n]; of each, in ``logprobs``; None where there are none.
         logprobs: the step's outputs by name, where log-probabilities are wanted.
         prompts: rows of the same outputs.
     """
@@ -103,15 +103,9 @@ class TextWorker:
         thread = _TextThread(queue, tokenizer, num_slots)
         self.ended, self.outputs, self.errors = thread.ended, thread.outputs, thread.errors
         self.drain = queue.join
-        self._queue, self._thread = queue, thread
-        self._completions = thread.completions
+        self._queue, self._completions = queue, thread.completions
         weakref.finalize(self, queue.put, None).atexit = False
         thread.start()
-
-    @property
-    def is_current_thread(self) -> bool:
-        """Whether the thread itself asks, which must not wait for itself."""
-        return threading.current_thread() is self._thread
 
     def add(self, completion: Completion) -> None:
         """Give it the tokens of its sequence."""
@@ -142,13 +136,16 @@ class _TextThread(threading.Thread):
         self._slots: list[Completion | None] = [None] * num_slots
 
     def run(self) -> None:
-        while (step := self._queue.get()) is not None:
+        while True:
+            step = self._queue.get()
             try:
+                if step is None:
+                    return
                 self._take(step)
             except Exception as error:
                 self.errors.append(error)
             finally:
-                del step  # an idle thread keeps nothing alive
+                step = None  # an idle thread keeps nothing alive
                 self._queue.task_done()
 
     def _take(self, step: StepTokens) -> None:
@@ -168,7 +165,8 @@ class _TextThread(threading.Thread):
             if completion is None or completion.next_position != position:
                 continue  # it has ended, or took this token before an interrupt
             try:
-                if completion.logprobs is not None and step.rows is not None:
+                if completion.logprobs is not None:
+                    assert step.rows is not None
                     row = int(step.rows[index])
                     completion.logprobs.append(self._logprobs(step, row, token_id))
                 completion.append(token_id, is_last)
