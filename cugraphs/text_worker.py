@@ -100,12 +100,14 @@ class TextWorker:
     def __init__(self, tokenizer: Tokenizer, num_slots: int) -> None:
         """Start the thread; it ends when nobody holds the worker any more."""
         queue: Queue[StepTokens | None] = Queue(MAX_STEPS_BEHIND)
-        thread = _TextThread(queue, tokenizer, num_slots)
-        self.ended, self.outputs, self.errors = thread.ended, thread.outputs, thread.errors
+        writer = AnswerWriter(tokenizer, num_slots)
+        self.ended, self.outputs, self.errors = writer.ended, writer.outputs, writer.errors
         self.drain = queue.join
-        self._queue, self._completions = queue, thread.completions
+        self._queue, self._completions = queue, writer.completions
         weakref.finalize(self, queue.put, None).atexit = False
-        thread.start()
+        threading.Thread(
+            target=_work, args=(queue, writer), name="cugraphs text", daemon=True
+        ).start()
 
     def add(self, completion: Completion) -> None:
         """Give it the tokens of its sequence."""
@@ -120,35 +122,39 @@ class TextWorker:
         self._queue.put(tokens)
 
 
-class _TextThread(threading.Thread):
-    """Takes one step's tokens after the other."""
+def _work(queue: Queue[StepTokens | None], writer: AnswerWriter) -> None:
+    """The thread: one step's tokens after the other. It holds no worker, so that one can end it."""
+    while True:
+        step = queue.get()
+        try:
+            if step is None:
+                return
+            writer.take(step)
+        except Exception as error:
+            writer.errors.append(error)
+        finally:
+            step = None  # an idle thread keeps nothing alive
+            queue.task_done()
 
-    def __init__(
-        self, queue: Queue[StepTokens | None], tokenizer: Tokenizer, num_slots: int
-    ) -> None:
-        super().__init__(name="cugraphs text", daemon=True)
+
+class AnswerWriter:
+    """Gives tokens to the completions whose they are.
+
+    Attributes:
+        completions: by sequence.
+        ended, outputs, errors: as of the worker.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, num_slots: int) -> None:
+        """Start without completions."""
+        self.completions: dict[TokenSequence, Completion] = {}
         self.ended: deque[Completion] = deque()
         self.outputs: deque[RequestOutput] = deque()
         self.errors: deque[Exception] = deque()
-        self._queue = queue
         self._tokenizer = tokenizer
-        self.completions: dict[TokenSequence, Completion] = {}
         self._slots: list[Completion | None] = [None] * num_slots
 
-    def run(self) -> None:
-        while True:
-            step = self._queue.get()
-            try:
-                if step is None:
-                    return
-                self._take(step)
-            except Exception as error:
-                self.errors.append(error)
-            finally:
-                step = None  # an idle thread keeps nothing alive
-                self._queue.task_done()
-
-    def _take(self, step: StepTokens) -> None:
+    def take(self, step: StepTokens) -> None:
         """Give a step's tokens to their completions; tell of what has changed."""
         for begun in step.begun:
             completion = self._slots[begun.slot] = self.completions.get(begun.sequence)
