@@ -7,16 +7,17 @@ draws tokens. Text is timed apart, on the same tokens, since it has a thread of 
 from __future__ import annotations
 
 import cProfile
-import pstats
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
 from cugraphs.device import CpuDevice, Run
+from cugraphs.device_choice import ModelSizes
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
@@ -35,6 +36,11 @@ BLOCK_SIZE = 16
 PROMPT_TOKENS = 64  # a sequence that joins brings
 PHASES = ("schedule", "submit", "collect")
 _WARM_UP_STEPS = 20
+
+
+def length_of(steps: int) -> int:
+    """Tokens of a sequence that does not end while so many steps are timed and profiled."""
+    return PROMPT_TOKENS + _WARM_UP_STEPS + 2 * steps + 2
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,8 @@ class _IdleDevice(CpuDevice):
 class _DrawingRunner(ModelRunner):
     """A runner whose steps have random tokens."""
 
-    def __init__(self, plan: StepPlan) -> None:
-        super().__init__(plan, _Nothing(), _IdleDevice())
+    def __init__(self, plan: StepPlan, weights: Mapping[str, Array]) -> None:
+        super().__init__(plan, weights, _IdleDevice())
         rows = plan.state.num_slots
         self._drawn = np.random.default_rng(0).integers(
             plan.vocab_size // 2, plan.vocab_size, (64, 2 * rows), np.int32
@@ -93,3 +99,148 @@ class _DrawingRunner(ModelRunner):
     def collect(self, ticket: Ticket) -> Mapping[str, Array]:
         self._next = (self._next + 1) % len(self._drawn)
         return {"token_ids": self._drawn[self._next, : len(ticket.parts[0]["token_ids"])]}
+
+
+class _Load:
+    """A pipeline with as many sequences as it has slots."""
+
+    def __init__(
+        self,
+        plan: StepPlan,
+        weights: Mapping[str, Array],
+        tokenizer: Tokenizer,
+        *,
+        answer_tokens: int,
+    ) -> None:
+        rows = plan.state.num_slots
+        self.counters = EngineCounters()
+        self.tokens: list[StepTokens] = []
+        self.sequences: list[TokenSequence] = []
+        self._answer_tokens, self._rows = answer_tokens, rows
+        self._prompts = np.random.default_rng(1).integers(0, plan.vocab_size, (64, PROMPT_TOKENS))
+        blocks = BlockManager(
+            plan.cache.num_blocks,
+            BLOCK_SIZE,
+            num_slots=rows,
+            max_blocks=plan.cache.max_blocks,
+        )
+        self.scheduler = Scheduler(
+            blocks,
+            max_num_seqs=rows,
+            max_model_len=plan.cache.max_model_len,
+            max_num_batched_tokens=plan.max_num_batched_tokens,
+            max_prompt_logits=rows,
+        )
+        self.pipeline = StepPipeline(
+            self.scheduler,
+            _DrawingRunner(plan, weights),
+            self.counters,
+            eos_token_ids=sorted(tokenizer.eos_token_ids),
+            give=self.tokens.append,
+        )
+        for row in range(rows):
+            # Lengths differ, so that blocks fill and sequences end in different steps.
+            self._join(PROMPT_TOKENS - row % BLOCK_SIZE, row * answer_tokens // rows)
+
+    def run(self, steps: int) -> float:
+        """Run steps; the seconds that they took in all."""
+        self.counters.begin_phases()
+        start_s = time.perf_counter()
+        for _ in range(steps):
+            self.pipeline.step()
+            while len(self.scheduler.running) + len(self.scheduler.waiting) < self._rows:
+                self._join(PROMPT_TOKENS, 0)
+            self.counters.begin_phases()
+        return time.perf_counter() - start_s
+
+    def _join(self, prompt_tokens: int, answered: int) -> None:
+        number = len(self.sequences)
+        prompt = self._prompts[number % len(self._prompts), :prompt_tokens].tolist()
+        prompt[0] = number % 997  # no two of those that run together begin alike
+        longest = self.scheduler.slots.token_ids.shape[1] - prompt_tokens
+        max_tokens = self._answer_tokens - answered if self._answer_tokens else longest
+        params = SamplingParams(temperature=0.0, ignore_eos=True)
+        self.sequences.append(TokenSequence(number, prompt, params, max_tokens, order=number))
+        self.scheduler.add(self.sequences[-1])
+
+
+def host_plan(
+    model: Model, sizes: ModelSizes, *, rows: int, vocab_size: int, max_model_len: int
+) -> StepPlan:
+    """A plan with room in the cache for ``rows`` sequences of ``max_model_len`` tokens."""
+    cache = KVCacheShape(
+        num_layers=sizes.num_hidden_layers,
+        num_blocks=1 + rows * -(-max_model_len // BLOCK_SIZE),
+        num_kv_heads=sizes.num_key_value_heads,
+        block_size=BLOCK_SIZE,
+        head_dim=sizes.head_dim,
+        dtype="float32",
+        max_model_len=max_model_len,
+    )
+    return StepPlan(
+        model,
+        cache,
+        vocab_size=vocab_size,
+        max_num_seqs=rows,
+        max_num_batched_tokens=max(2048, rows),
+        ladder=Ladder(rows),
+    )
+
+
+def time_host(
+    plan: StepPlan,
+    weights: Mapping[str, Array],
+    tokenizer: Tokenizer,
+    *,
+    answer_tokens: int,
+    steps: int,
+) -> HostTimes:
+    """Time steps of as many sequences as the plan has slots, then the text of their tokens."""
+    load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
+    load.run(_WARM_UP_STEPS)
+    before = dict(load.counters.host_seconds)
+    load.run(steps)
+    after = load.counters.host_seconds
+    text_us = _text_us(load, tokenizer)
+    load.tokens.clear()
+    return HostTimes(
+        rows=plan.state.num_slots,
+        answer_tokens=answer_tokens,
+        steps=steps,
+        phase_us={phase: (after[phase] - before[phase]) / steps * 1e6 for phase in PHASES},
+        text_us=text_us,
+        profile=_profile(load, steps),
+    )
+
+
+def _text_us(load: _Load, tokenizer: Tokenizer) -> float:
+    """Microseconds of a token: its text, the rules, and what is handed back."""
+    writer = AnswerWriter(tokenizer, len(load.scheduler.slots.sequences))
+    for number, sequence in enumerate(load.sequences):
+        completion = Completion(sequence, tokenizer)
+        prompt = tuple(sequence.prompt_token_ids)
+        Request(number, None, prompt, [completion], None, streams=False, catch_up=lambda: None)
+        writer.completions[sequence] = completion
+    for step in load.tokens[:_WARM_UP_STEPS]:
+        writer.take(step)
+    timed = load.tokens[_WARM_UP_STEPS:]
+    start_s = time.perf_counter()
+    for step in timed:
+        writer.take(step)
+    seconds = time.perf_counter() - start_s
+    assert not writer.errors, writer.errors
+    return seconds / sum(len(step.slots) for step in timed) * 1e6
+
+
+def _profile(load: _Load, steps: int) -> list[tuple[str, float]]:
+    """Where the step's thread spends its time: the dozen functions that take most themselves."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    load.run(steps)
+    profiler.disable()
+    found = []
+    for entry in profiler.getstats():
+        code = entry.code
+        place = code if isinstance(code, str) else f"{Path(code.co_filename).name} {code.co_name}"
+        found.append((place, entry.inlinetime / steps * 1e6))
+    return sorted(found, key=lambda each: -each[1])[:12]
