@@ -35,6 +35,7 @@ class BlockManager:
     Attributes:
         tables: int32 [slots, max_blocks]; each slot's blocks in token order, then zeros.
         counts: int32 [slots]; blocks of each slot.
+        capacities: int32 [slots]; tokens that those have room for.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class BlockManager:
         self.num_evicted = 0
         self.tables = np.zeros((num_slots, max_blocks), np.int32)
         self.counts = np.zeros(num_slots, np.int32)
+        self.capacities = np.zeros(num_slots, np.int32)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
         self._free = deque(range(1, num_blocks))
         self._users = np.zeros(num_blocks, np.int32)
@@ -136,7 +138,7 @@ class BlockManager:
         self.num_cached_tokens += len(prefix) * self.block_size
         table = [*prefix, *self._take(missing)]
         self.tables[slot, : len(table)] = table
-        self.counts[slot] = len(table)
+        self._count(slot, len(table))
         return True
 
     def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array] | None:
@@ -150,17 +152,19 @@ class BlockManager:
             Where entries were appended to ``tables``, as (slots, indices); None if too few blocks
             are free for all of them, and then nothing changes.
         """
+        short = (num_tokens > self.capacities.take(slots)).nonzero()[0]
+        slots, num_tokens = slots.take(short), num_tokens.take(short)
         before = self.counts.take(slots)
-        missing = -(-num_tokens // self.block_size) - before
-        short = np.flatnonzero(missing > 0)
-        slots, missing, before = slots[short], missing[short], before[short]
+        after = -(-num_tokens // self.block_size)
+        missing = after - before
         total = int(missing.sum())
         if total > self.num_free:
             return None
-        ends = np.cumsum(missing)
-        indices = np.arange(total) + np.repeat(before - ends + missing, missing)
-        self.counts[slots] += missing
-        slots = np.repeat(slots, missing)
+        self._count(slots, after)
+        indices = before
+        if total > len(slots):  # some need more than one
+            indices = np.concatenate([np.arange(*pair) for pair in zip(before, after, strict=True)])
+            slots = slots.repeat(missing)
         self.tables[slots, indices] = self._take(total)
         return slots, indices
 
@@ -176,16 +180,19 @@ class BlockManager:
         """
         if not self.prefix_caching:
             return
-        digests = self._digests[slot]
-        for index in range(len(digests), num_computed // self.block_size):
-            begin = index * self.block_size
-            held = token_ids[begin : begin + self.block_size].tobytes()
-            digest = _digest(digests[-1] if index else b"", held)
+        digests, size = self._digests[slot], self.block_size
+        first, end = len(digests), num_computed // size
+        if first == end:
+            return
+        digest = digests[-1] if first else b""
+        held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
+        for index, block in enumerate(self.tables[slot, first:end].tolist()):
+            tokens = held[index * width : (index + 1) * width]
+            digest = _digest(digest, tokens)
             digests.append(digest)
             if digest not in self._blocks:
-                block = int(self.tables[slot, index])
                 self._blocks[digest] = block
-                self._prefixes[block] = _Prefix(digest, held)
+                self._prefixes[block] = _Prefix(digest, tokens)
 
     def free(self, slot: int) -> None:
         """Take back every block of a slot. What holds no prefix is given out again first."""
@@ -198,7 +205,7 @@ class BlockManager:
             else:
                 self._free.append(block)
         table[:] = 0
-        self.counts[slot] = 0
+        self._count(slot, 0)
         self._digests[slot] = []
 
     def check_invariant(self) -> None:
@@ -221,6 +228,10 @@ class BlockManager:
         assert set(self._unused) <= set(self._prefixes) and len(self._blocks) == len(self._prefixes)
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
+
+    def _count(self, slots: int | Array, counts: int | Array) -> None:
+        self.counts[slots] = counts
+        self.capacities[slots] = counts * self.block_size
 
     def _take(self, count: int) -> list[int]:
         """Free blocks; the oldest unused prefixes are forgotten where there are no others."""

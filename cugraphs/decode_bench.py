@@ -135,11 +135,16 @@ class RandomCacheRunner(ModelRunner):
             fill_random(self.device, self.state[name][1:])  # block 0 is that of dead rows
 
     def submit(
-        self, decode_slots: Array, chunks: Sequence[Chunk] = (), *, wants_logprobs: bool = False
+        self,
+        decode_slots: Array,
+        positions: Array,
+        chunks: Sequence[Chunk] = (),
+        *,
+        wants_logprobs: bool = False,
     ) -> Ticket:
         """Of chunks nothing is computed: the state is told a token for each."""
         if not chunks:
-            return super().submit(decode_slots, wants_logprobs=wants_logprobs)
+            return super().submit(decode_slots, positions, wants_logprobs=wants_logprobs)
         token_ids = self._random.integers(0, self.plan.vocab_size, len(chunks), np.int32)
         for chunk, token_id in zip(chunks, token_ids, strict=True):
             self.mirror.set("num_computed", chunk.slot, chunk.start + len(chunk.token_ids))

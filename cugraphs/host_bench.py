@@ -36,11 +36,13 @@ BLOCK_SIZE = 16
 PROMPT_TOKENS = 64  # a sequence that joins brings
 PHASES = ("schedule", "submit", "collect")
 _WARM_UP_STEPS = 20
+_WINDOW_STEPS = 48  # timed together: as many as fill three blocks of each sequence
+_GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 def length_of(steps: int) -> int:
     """Tokens of a sequence that does not end while so many steps are timed and profiled."""
-    return PROMPT_TOKENS + _WARM_UP_STEPS + 2 * steps + 2
+    return PROMPT_TOKENS + _WARM_UP_STEPS + 2 * steps + _WINDOW_STEPS + 2
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class HostTimes:
         rows: sequences that run at once.
         answer_tokens: of each, after which another sequence takes its place; 0: none ends.
         steps: timed.
-        phase_us: microseconds of a step, by phase.
+        phase_us: microseconds of a step, by phase: means over 48 steps, the median of those.
         text_us: of a token, in the thread of the text.
         profile: the functions of the step's thread that took most, as (place, microseconds of a
             step), from a run of its own that is slower for it.
@@ -142,16 +144,14 @@ class _Load:
             # Lengths differ, so that blocks fill and sequences end in different steps.
             self._join(PROMPT_TOKENS - row % BLOCK_SIZE, row * answer_tokens // rows)
 
-    def run(self, steps: int) -> float:
-        """Run steps; the seconds that they took in all."""
+    def run(self, steps: int) -> None:
+        """Run steps, and let others join for those that end."""
         self.counters.begin_phases()
-        start_s = time.perf_counter()
         for _ in range(steps):
             self.pipeline.step()
             while len(self.scheduler.running) + len(self.scheduler.waiting) < self._rows:
                 self._join(PROMPT_TOKENS, 0)
             self.counters.begin_phases()
-        return time.perf_counter() - start_s
 
     def _join(self, prompt_tokens: int, answered: int) -> None:
         number = len(self.sequences)
@@ -159,8 +159,7 @@ class _Load:
         prompt[0] = number % 997  # no two of those that run together begin alike
         longest = self.scheduler.slots.token_ids.shape[1] - prompt_tokens
         max_tokens = self._answer_tokens - answered if self._answer_tokens else longest
-        params = SamplingParams(temperature=0.0, ignore_eos=True)
-        self.sequences.append(TokenSequence(number, prompt, params, max_tokens, order=number))
+        self.sequences.append(TokenSequence(number, prompt, _GREEDY, max_tokens, order=number))
         self.scheduler.add(self.sequences[-1])
 
 
@@ -198,19 +197,25 @@ def time_host(
     """Time steps of as many sequences as the plan has slots, then the text of their tokens."""
     load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
     load.run(_WARM_UP_STEPS)
-    before = dict(load.counters.host_seconds)
-    load.run(steps)
-    after = load.counters.host_seconds
+    windows = [_window_us(load) for _ in range(-(-steps // _WINDOW_STEPS))]
     text_us = _text_us(load, tokenizer)
     load.tokens.clear()
     return HostTimes(
         rows=plan.state.num_slots,
         answer_tokens=answer_tokens,
         steps=steps,
-        phase_us={phase: (after[phase] - before[phase]) / steps * 1e6 for phase in PHASES},
+        phase_us=sorted(windows, key=lambda phases: sum(phases.values()))[len(windows) // 2],
         text_us=text_us,
         profile=_profile(load, steps),
     )
+
+
+def _window_us(load: _Load) -> dict[str, float]:
+    """Microseconds of a step by phase, mean over some steps."""
+    before = dict(load.counters.host_seconds)
+    load.run(_WINDOW_STEPS)
+    after = load.counters.host_seconds
+    return {phase: (after[phase] - before[phase]) / _WINDOW_STEPS * 1e6 for phase in PHASES}
 
 
 def _text_us(load: _Load, tokenizer: Tokenizer) -> float:

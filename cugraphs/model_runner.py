@@ -260,7 +260,12 @@ class ModelRunner:
         return known.with_rest(self.device.free_bytes)
 
     def submit(
-        self, decode_slots: Array, chunks: Sequence[Chunk] = (), *, wants_logprobs: bool = False
+        self,
+        decode_slots: Array,
+        positions: Array,
+        chunks: Sequence[Chunk] = (),
+        *,
+        wants_logprobs: bool = False,
     ) -> Ticket:
         """Queue one step, and return before it has run.
 
@@ -269,15 +274,15 @@ class ModelRunner:
 
         Args:
             decode_slots: int32 [n]; sequences that compute their newest token and sample another.
+            positions: int32 [n]; where the sampled tokens will stand.
             chunks: of prompts, behind those.
             wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
                 the next step is submitted.
         """
         for chunk in chunks:
             self.mirror.begin_chunk(chunk)
-        ahead = self.mirror.fields["num_computed"].take(decode_slots) + 1
-        parts = self._queue(decode_slots, chunks, ahead)
-        self.mirror.advance(decode_slots, ahead)
+        parts = self._queue(decode_slots, positions, chunks)
+        self.mirror.advance(decode_slots, positions)
         for chunk in chunks:
             if chunk.samples:
                 self.mirror.advance_chunk(chunk)
@@ -316,13 +321,14 @@ class ModelRunner:
         for chunk in chunks:
             self.mirror.place(chunk)
         slots = np.array([chunk.slot for chunk in chunks], np.int32)
-        return self.collect(self.submit(slots, wants_logprobs=True))
+        positions = np.array([chunk.start + 1 for chunk in chunks], np.int32)
+        return self.collect(self.submit(slots, positions, wants_logprobs=True))
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """As :meth:`run`, always a mixed step."""
         for chunk in chunks:
             self.mirror.place(chunk)
-        return self.collect(self.submit(NO_SLOTS, chunks, wants_logprobs=True))
+        return self.collect(self.submit(NO_SLOTS, NO_SLOTS, chunks, wants_logprobs=True))
 
     def write_slot(
         self,
@@ -348,7 +354,7 @@ class ModelRunner:
             self.device.write(self.state["token_counts"][slot], counts)
 
     def _queue(
-        self, decode_slots: Array, chunks: Sequence[Chunk], ahead: Array
+        self, decode_slots: Array, positions: Array, chunks: Sequence[Chunk]
     ) -> list[Mapping[str, Array]]:
         """Queue a step, decode rows that no rung holds in parts; each part's outputs."""
         while self.mirror.num_changes > MAX_CHANGES:
@@ -356,10 +362,10 @@ class ModelRunner:
             self._changes.run({})
         if chunks:
             num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
-            return [self._queue_mixed(chunks, DecodeRows(decode_slots, ahead, num_logprobs))]
+            return [self._queue_mixed(chunks, DecodeRows(decode_slots, positions, num_logprobs))]
         parts: list[Mapping[str, Array]] = []
-        begin = 0
-        for rows in self.decode.split(len(decode_slots)):
+        begin, total = 0, len(decode_slots)
+        for rows in (total,) if total <= self.decode.ladder.top else self.decode.split(total):
             inputs = self.decode.inputs(rows)
             self.mirror.take(inputs["changes"])
             fill_decode(inputs, decode_slots[begin : begin + rows])

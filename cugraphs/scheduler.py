@@ -38,12 +38,14 @@ class ScheduledStep:
 
     Args:
         decode_slots: int32 [n]; the sequences that compute their newest token and sample another.
+        positions: int32 [n]; where those (first) sampled tokens will stand.
         chunks: of prompts, after those.
         num_steps: how often in a row; more than once only without chunks.
         grown: the entries of the block tables that were appended for it, as (slots, indices).
     """
 
     decode_slots: Array
+    positions: Array
     chunks: list[ScheduledChunk]
     num_steps: int
     grown: tuple[Array, Array]
@@ -119,21 +121,18 @@ class Scheduler:
         found = self._grow_decode_rows(num_steps)
         if found is None:
             return None
-        decode_slots, grown, num_steps = found
-        chunks = self._prompt_chunks(self.max_num_batched_tokens - len(decode_slots))
-        if not chunks and not len(decode_slots):
+        rows, positions, grown, num_steps = found
+        chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
+        if not chunks and not len(rows):
             return None
-        return ScheduledStep(decode_slots, chunks, 1 if chunks else num_steps, grown)
+        return ScheduledStep(rows, positions, chunks, 1 if chunks else num_steps, grown)
 
     def submit(self, step: ScheduledStep) -> int:
         """Count what was scheduled as computed; returns the number of the (last) step."""
         slots = self.slots
         self._submitted += step.num_steps
         rows = step.decode_slots
-        ahead = slots.num_computed.take(rows) + step.num_steps
-        if step.num_steps > 1:
-            ahead = np.minimum(ahead, slots.end_position.take(rows) - 1)
-        slots.num_computed[rows] = ahead
+        slots.num_computed[rows] = self._ahead(rows, step.positions, step.num_steps)
         slots.last_step[rows] = self._submitted
         for chunk in step.chunks:
             slot = chunk.sequence.slot
@@ -149,6 +148,11 @@ class Scheduler:
         self._collected += num_steps
         if self._leaving:
             self._release_leaving()
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether sequences have ended that steps in flight have rows of."""
+        return bool(self._leaving)
 
     def finish(self, sequence: Sequence) -> None:
         """Drop a sequence, running or waiting; its blocks are free once no step writes to them."""
@@ -171,8 +175,10 @@ class Scheduler:
         while self.running:
             self._preempt_last()
 
-    def _grow_decode_rows(self, num_steps: int) -> tuple[Array, tuple[Array, Array], int] | None:
-        """The slots that decode, with blocks for ``num_steps`` tokens, or if need be for one.
+    def _grow_decode_rows(
+        self, num_steps: int
+    ) -> tuple[Array, Array, tuple[Array, Array], int] | None:
+        """Give those that decode blocks for ``num_steps`` tokens, or if need be for one.
 
         None if blocks run out and a step is in flight: a sequence can be preempted only when all of
         its tokens are known.
@@ -180,20 +186,28 @@ class Scheduler:
         slots = self.slots
         while True:
             # Who reaches its limit in a submitted step needs no other one.
-            goes_on = slots.decodes & (slots.num_computed + 1 < slots.end_position)
-            rows = np.flatnonzero(goes_on).astype(np.int32)
-            needed = slots.num_computed.take(rows) + num_steps
-            if num_steps > 1:
-                needed = np.minimum(needed, slots.end_position.take(rows) - 1)
-            grown = self.blocks.grow(rows, needed)
+            next_position = slots.num_computed + 1
+            goes_on = slots.decodes & (next_position < slots.end_position)
+            rows = goes_on.nonzero()[0].astype(np.int32)
+            positions = next_position.take(rows)
+            grown = self.blocks.grow(rows, self._ahead(rows, positions, num_steps))
             if grown is not None:
-                return rows, grown, num_steps
+                return rows, positions, grown, num_steps
             if num_steps > 1:
                 num_steps = 1
             elif self.num_in_flight:
                 return None
             else:
                 self._preempt_last()
+
+    def _ahead(self, rows: Array, positions: Array, num_steps: int) -> Array:
+        """Tokens in the cache of those that decode, after ``num_steps`` steps."""
+        if num_steps == 1:
+            return positions
+        ahead: Array = np.minimum(
+            positions + (num_steps - 1), self.slots.end_position.take(rows) - 1
+        )
+        return ahead
 
     def _prompt_chunks(self, budget: int) -> list[ScheduledChunk]:
         """Chunks of prompts, of those that run first, for at most ``budget`` tokens."""
@@ -266,6 +280,8 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
+        written = int(self.slots.num_written[slot])
+        self.blocks.register(slot, self.slots.token_ids[slot], written)
         self.blocks.free(slot)
         self.slots.empty(slot)
         self._free_slots.append(slot)

@@ -85,10 +85,12 @@ class SequenceSlots:
         token_ids: int32 [slots, longest]; prompt and answer of each.
         num_tokens: int32 [slots]; of those, how many are known: all that were collected.
         num_computed: int32 [slots]; tokens in the cache once all submitted steps have run.
+        num_written: int32 [slots]; tokens that the collected steps have put there.
         end_position: int32 [slots]; tokens of prompt and answer at most.
         decodes: bool [slots]; whether the newest token, known or not, is all that must be computed.
         ended: bool [slots]; whether no token is wanted any more, of steps still to be collected.
         last_step: int64 [slots]; the last submitted step with a row of it.
+        num_with_logprobs: sequences that want log-probabilities of their answers.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
@@ -97,10 +99,12 @@ class SequenceSlots:
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
         self.num_tokens = np.zeros(num_slots, np.int32)
         self.num_computed = np.zeros(num_slots, np.int32)
+        self.num_written = np.zeros(num_slots, np.int32)
         self.end_position = np.zeros(num_slots, np.int32)
         self.decodes = np.zeros(num_slots, np.bool_)
         self.ended = np.zeros(num_slots, np.bool_)
         self.last_step = np.zeros(num_slots, np.int64)
+        self.num_with_logprobs = 0
 
     def place(self, sequence: Sequence, slot: int, num_computed: int) -> None:
         """Put a sequence into an empty slot, with so many tokens in the cache already."""
@@ -108,8 +112,9 @@ class SequenceSlots:
         sequence.slot = slot
         self.token_ids[slot, : len(sequence.token_ids)] = sequence.token_ids
         self.num_tokens[slot] = len(sequence.token_ids)
-        self.num_computed[slot] = num_computed
+        self.num_computed[slot] = self.num_written[slot] = num_computed
         self.end_position[slot] = sequence.end_position
+        self.num_with_logprobs += sequence.params.logprobs is not None
 
     def empty(self, slot: int) -> None:
         """Take the sequence out; its tokens are its own again."""
@@ -117,6 +122,7 @@ class SequenceSlots:
         assert sequence is not None
         sequence.token_ids = self.known_tokens(slot).copy()
         sequence.slot = -1
+        self.num_with_logprobs -= sequence.params.logprobs is not None
         self.sequences[slot] = None
         self.decodes[slot] = self.ended[slot] = False
 

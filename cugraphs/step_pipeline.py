@@ -71,7 +71,6 @@ class StepPipeline:
         self._give = give
         self._in_flight: deque[_StepInFlight] = deque()
         self._begun: list[Begun] = []  # sequences that took a slot since the last tokens
-        self._logprobs_wanted = np.zeros(len(scheduler.slots.sequences), np.bool_)  # by slot
 
     def step(self) -> None:
         """Submit a step, and collect the oldest one.
@@ -109,7 +108,10 @@ class StepPipeline:
             self._runner.mirror.set_blocks(slots, indices, blocks)
         chunks = [self._chunk(item) for item in scheduled.chunks]
         ticket = self._runner.submit(
-            scheduled.decode_slots, chunks, wants_logprobs=self._wants_logprobs(chunks)
+            scheduled.decode_slots,
+            scheduled.positions,
+            chunks,
+            wants_logprobs=self._wants_logprobs(chunks),
         )
         self._in_flight.append(self._describe(scheduled, chunks, ticket))
         self.scheduler.submit(scheduled)
@@ -131,7 +133,6 @@ class StepPipeline:
             end_position=sequence.end_position,
         )
         self._runner.mirror.write_table(slot, self.scheduler.blocks.tables[slot])
-        self._logprobs_wanted[slot] = params.logprobs is not None
         self._begun.append(Begun(slot, sequence, now_s, item.start))
 
     def _chunk(self, item: ScheduledChunk) -> Chunk:
@@ -153,17 +154,13 @@ class StepPipeline:
 
     def _wants_logprobs(self, chunks: Sequence[Chunk]) -> bool:
         """Whether any row of a step is to report log-probabilities."""
-        running = self.scheduler.slots.decodes & self._logprobs_wanted
-        return bool(running.any()) or any(
-            chunk.prompt_targets or chunk.num_logprobs >= 0 for chunk in chunks
-        )
+        return self.scheduler.slots.num_with_logprobs > 0 or any(c.prompt_targets for c in chunks)
 
     def _describe(
         self, scheduled: ScheduledStep, chunks: Sequence[Chunk], ticket: Ticket
     ) -> _StepInFlight:
-        """What is to be known of a step when it is collected; before its tokens are counted."""
-        slots = scheduled.decode_slots
-        positions = self.scheduler.slots.num_computed.take(slots) + 1
+        """What is to be known of a step when it is collected."""
+        slots, positions = scheduled.decode_slots, scheduled.positions
         if not chunks:
             return _StepInFlight(ticket, slots, positions, None, (), ())
         rows = list(range(len(slots)))
@@ -194,10 +191,10 @@ class StepPipeline:
         slots, positions, rows = step.slots, step.positions, step.rows
         token_ids = outputs["token_ids"] if rows is None else outputs["token_ids"][rows]
         running = self.scheduler.slots
-        wanted = ~running.ended.take(slots)
         if rows is None and step.ticket.wants_logprobs:
             rows = np.arange(len(slots))
-        if not wanted.all():
+        if self.scheduler.has_leaving:
+            wanted = ~running.ended.take(slots)
             slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
             rows = None if rows is None else rows[wanted]
         self._check_numbers(slots, positions, token_ids)
@@ -219,7 +216,9 @@ class StepPipeline:
         self._begun = []
         running.token_ids[slots, positions] = token_ids
         running.num_tokens[slots] = positions + 1
-        self._register(step.chunks, slots, positions)
+        running.num_written[slots] = positions
+        for chunk in step.chunks:
+            self._count_chunk(chunk)
         self._in_flight.popleft()
         self.scheduler.collect()
         for slot in slots[is_last].tolist():
@@ -228,24 +227,21 @@ class StepPipeline:
         self._counters.generated_tokens += len(slots)
         self._counters.end_phase("collect")
 
-    def _register(self, chunks: Sequence[ScheduledChunk], slots: Array, positions: Array) -> None:
-        """Make the blocks that a step has filled known as prefixes."""
-        blocks, tokens = self.scheduler.blocks, self.scheduler.slots.token_ids
-        for chunk in chunks:
-            sequence, stop = chunk.sequence, chunk.start + chunk.num_tokens
-            self._counters.prompt_tokens += chunk.num_tokens
-            blocks.register(sequence.slot, tokens[sequence.slot], stop)
-            sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
-            if sequence.wants_prompt_logprobs:
-                known = min(stop, len(sequence.prompt_token_ids) - 1)
-                sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
-        full = np.flatnonzero(positions % blocks.block_size == 0)
-        for slot, num_computed in zip(slots[full].tolist(), positions[full].tolist(), strict=True):
-            blocks.register(slot, tokens[slot], num_computed)
+    def _count_chunk(self, chunk: ScheduledChunk) -> None:
+        """A chunk is in the cache: make its full blocks known as prefixes."""
+        sequence, stop = chunk.sequence, chunk.start + chunk.num_tokens
+        slots = self.scheduler.slots
+        slots.num_written[sequence.slot] = stop
+        self.scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
+        sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
+        if sequence.wants_prompt_logprobs:
+            known = min(stop, len(sequence.prompt_token_ids) - 1)
+            sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
+        self._counters.prompt_tokens += chunk.num_tokens
 
     def _check_numbers(self, slots: Array, positions: Array, token_ids: Array) -> None:
-        if (token_ids < 0).any():
-            index = int((token_ids < 0).argmax())
+        if len(token_ids) and token_ids.min() < 0:
+            index = int(token_ids.argmin())
             raise FloatingPointError(
                 f"Engine: the logits of request {self._sequence(slots[index]).request_id} at "
                 f"position {positions[index]} hold NaN or infinity, expected numbers; the weights "

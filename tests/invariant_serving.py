@@ -74,10 +74,9 @@ class RecordingRunner(ModelRunner):
         self.seeds[slot] = request["seed"]
         super().write_slot(slot, params, **request)
 
-    def submit(self, decode_slots, chunks=(), **options):
-        ticket = super().submit(decode_slots, chunks, **options)
-        sampled = self.mirror.fields["num_computed"]
-        rows = [(slot, int(sampled[slot])) for slot in decode_slots.tolist()]
+    def submit(self, decode_slots, positions, chunks=(), **options):
+        ticket = super().submit(decode_slots, positions, chunks, **options)
+        rows = list(zip(decode_slots.tolist(), positions.tolist(), strict=True))
         for chunk in chunks:
             rows += [(chunk.slot, chunk.start + i + 1) for i in range(len(chunk.prompt_targets))]
             if chunk.samples:

@@ -97,7 +97,7 @@ def test_a_prefix_by_hand():
     # The last token is always computed, so a prompt of whole blocks shares all but the last one.
     assert blocks.cached_prefix(np.int32(first[:12])) == table[:2]
     assert blocks.cached_prefix(np.int32(first[:8] + [0] * 9)) == table[:2]
-    assert blocks.cached_prefix(np.int32([0, *first[1:]])) == []  # the chain begins with the first token
+    assert blocks.cached_prefix(np.int32([0, *first[1:]])) == []  # the first counts
     assert blocks.cached_prefix(np.int32([*first[:4], 0, *first[5:]])) == table[:1]
     # Shared while the first one runs, and after it has ended.
     assert computed(blocks, 1, [*first[:8], 7, 7, 7]) == 8
@@ -158,7 +158,7 @@ def test_equal_hashes_of_other_tokens_do_not_match(monkeypatch):
 def test_a_lost_and_a_shared_block_are_found():
     blocks = make_blocks(4, block_size=1)
     grow(blocks, 0, 2)
-    blocks.counts[0] = 1
+    blocks.counts[0] = 1  # and the second one is lost
     with pytest.raises(AssertionError, match="lost or shared"):
         blocks.check_invariant()
     blocks.counts[0] = 2

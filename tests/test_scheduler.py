@@ -63,6 +63,7 @@ def collect(scheduler, step):
             known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
         sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
+        slots.num_written[sequence.slot] = stop
         scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
         if chunk.samples:
             sampled.append(sequence.slot)
@@ -72,7 +73,7 @@ def collect(scheduler, step):
         position = slots.num_tokens[slot]
         slots.token_ids[slot, position] = 9
         slots.num_tokens[slot] += 1
-        scheduler.blocks.register(slot, slots.token_ids[slot], int(position))
+        slots.num_written[slot] = position
         if slots.num_tokens[slot] == slots.end_position[slot]:
             scheduler.finish(slots.sequences[slot])
     return ran
