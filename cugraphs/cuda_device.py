@@ -1,12 +1,12 @@
 """The GPU as a device: CuPy memory, pinned staging, and programs as lists of launches.
 
-Imported only where a GPU is wanted. One stream; nothing here synchronises except ``read``.
+Imported only where a GPU is wanted. One stream; only ``read`` and ``wait`` synchronise.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -19,13 +19,14 @@ from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
-from cugraphs.device import InputStaging, KVPool, Run, converted
+from cugraphs.cuda_loop import CudaLoop, capture_loop
+from cugraphs.device import InputStaging, KVPool, QueueOp, Replay, Run, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.launch import Prepared, prepare
+from cugraphs.launch import Prepared, prepare, queue
 from cugraphs.one_line import reason
-from cugraphs.program import Buffer, Program
+from cugraphs.program import Buffer, Kind, Op, Program
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
 INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
@@ -155,12 +156,20 @@ class CudaDevice:
     uses_workspace = True
     has_graphs = True
 
-    def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allow_tf32: bool = False,
+        tuning_table: Path | None = None,
+        build: tuple[str, ...] = (),
+    ) -> None:
         """Take the current device.
 
         Args:
             allow_tf32: let float32 matrix products round their operands to TF32.
             tuning_table: a file of ``cugraphs tune``; None takes what there is for this GPU.
+            build: of the kernels that it runs, ``launch.DELAYED`` or ``STAMPED``; empty: the
+                ordinary one.
 
         Raises:
             CudaUnavailable: as :func:`check_cuda`.
@@ -171,6 +180,7 @@ class CudaDevice:
         import cupy
 
         self._cupy: Any = cupy
+        self._build = build
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self.cublaslt = CublasLt(
             allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
@@ -216,6 +226,36 @@ class CudaDevice:
         array.data.memset_async(0, nbytes, self.stream)
         return array
 
+    def map_bytes(self, nbytes: int) -> tuple[Any, Array]:
+        """Pinned host memory, mapped into the device's addresses."""
+        cuda = self._cupy.cuda
+        memory = cuda.PinnedMemory(max(nbytes, 1), cuda.runtime.hostAllocMapped)
+        host = np.frombuffer(cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
+        host[:] = 0
+        # With unified addresses, which every 64-bit system has, both sides use the same one.
+        there = cuda.UnownedMemory(memory.ptr, max(nbytes, 1), memory, cuda.Device().id)
+        return self._cupy.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(there, 0)), host
+
+    def check(self) -> bool:
+        """Ask the stream for errors.
+
+        Raises:
+            RuntimeError: a launch failed; this process cannot use the device any more.
+        """
+        from cuda.bindings import driver
+
+        (error,) = driver.cuStreamQuery(driver.CUstream(int(self.stream.ptr)))
+        if error and error != driver.CUresult.CUDA_ERROR_NOT_READY:
+            raise RuntimeError(
+                f"cuda: a launch failed with {error.name}; this process cannot use the GPU any "
+                "more, start another"
+            )
+        return not error
+
+    def wait(self) -> None:
+        """Synchronise the stream."""
+        self.stream.synchronize()
+
     def write(self, target: Any, values: Array) -> None:  # noqa: ANN401
         """Copy host values, converting the dtype on the host."""
         host = np.ascontiguousarray(converted(values, target.dtype)).reshape(target.shape)
@@ -258,10 +298,10 @@ class CudaDevice:
         *,
         workspace: Any,  # noqa: ANN401
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program) if poison else {}
-        ops: list[Run] = []
+        ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
             launches = prepare(
@@ -271,27 +311,41 @@ class CudaDevice:
                 stream=int(self.stream.ptr),
                 cublaslt=self.cublaslt,
                 workspace=workspace,
+                build=self._build,
             )
             label = f"op {index} {op.kernel.name}"
             ruined: list[Any] = []
             if poison:
                 dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
-            ops.append(partial(self._run_op, label, launches, ruined))
+            reads_early = _constants_are_weights(op)
+            ops.append(partial(self._run_op, label, launches, ruined, reads_early))
         return ops
 
-    def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:
+    def _run_op(
+        self,
+        label: str,
+        launches: Sequence[Prepared],
+        ruined: Sequence[Any],
+        reads_early: bool,
+        after_ours: bool,
+    ) -> bool:
         try:
-            for launch in launches:
-                launch()
+            leaves_ours = queue(launches, after_ours and reads_early)
         except Exception as error:
             error.add_note(f"in {label}")
             raise
         self._poison(ruined)
+        return leaves_ours and not ruined
 
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> CudaLoop:
+        """A conditional WHILE node over the step."""
+        assert isinstance(step, CudaGraph), "captured by this device"
+        return capture_loop(self.stream, step, control)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""
@@ -308,3 +362,9 @@ class CudaDevice:
     def _poison(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             array.data.memset_async(POISON, array.nbytes, self.stream)
+
+
+def _constants_are_weights(op: Op) -> bool:
+    """Whether nothing in the step writes what the op's launches may read ahead of their wait."""
+    pairs = zip(op.kernel.operands, op.operands, strict=False)
+    return all(buffer.kind is Kind.WEIGHT for operand, buffer in pairs if operand.constant)

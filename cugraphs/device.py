@@ -16,12 +16,15 @@ import numpy as np
 
 from cugraphs.arena import allocate_arrays, numpy_bytes
 from cugraphs.buffer_assignment import ALIGNMENT_BYTES
-from cugraphs.interpreter import bind_ops, poison_arrays, run_ops
+from cugraphs.interpreter import BoundOp, bind_ops, poison_arrays, run_ops
 from cugraphs.kernel import DTYPES, Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.program import Buffer, Program
 
 Run = Callable[[], None]
+# Queues an op or a graph. It is told whether what is last in the stream is a kernel launch of ours,
+# which the next one need not see the end of to begin, and tells the same of what it leaves there.
+QueueOp = Callable[[bool], bool]
 
 
 class Replay(Protocol):
@@ -42,6 +45,13 @@ class Replay(Protocol):
 
     def dot(self) -> str:
         """It in Graphviz's language, with each node's parameters."""
+
+
+class Loop(Protocol):
+    """A captured loop over a step."""
+
+    def launch(self) -> None:
+        """Queue it."""
 
 
 class InputStaging(Protocol):
@@ -109,6 +119,22 @@ class Device(Protocol):
     def zero_bytes(self, nbytes: int) -> Array:
         """As :meth:`allocate_bytes`, all zero."""
 
+    def map_bytes(self, nbytes: int) -> tuple[Array, Array]:
+        """Memory that host and device share, all zero: the device's uint8 array and the host's.
+
+        Both may be used at any time; what one writes as a whole word, the other sees as a whole.
+        """
+
+    def check(self) -> bool:
+        """Whether all that was queued has run; waits for nothing.
+
+        Raises:
+            RuntimeError: something that was queued failed.
+        """
+
+    def wait(self) -> None:
+        """Return when all that was queued has run."""
+
     def write(self, target: Array, values: Array) -> None:
         """Copy host ``values`` into a device array of that shape, converting the dtype."""
 
@@ -140,7 +166,7 @@ class Device(Protocol):
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """A call for each op of the program, that queues it on whatever its operands hold.
 
         Args:
@@ -152,6 +178,18 @@ class Device(Protocol):
 
     def capture(self, run: Run) -> Replay:
         """Record what ``run`` queues as one graph, on a device that has graphs.
+
+        Raises:
+            CaptureError: it cannot be captured.
+        """
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
+        """A graph that repeats a captured step until a kernel ends it, on a device that has graphs.
+
+        Args:
+            step: from :meth:`capture`.
+            control: given the handle of the loop's condition, makes the call that queues what
+                runs after each step; it sets the condition to 0 to end the loop.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -234,6 +272,18 @@ class CpuDevice:
         skip = -raw.ctypes.data % ALIGNMENT_BYTES
         return raw[skip : skip + nbytes]
 
+    def map_bytes(self, nbytes: int) -> tuple[Array, Array]:
+        """One array, twice."""
+        shared = self.zero_bytes(nbytes)
+        return shared, shared
+
+    def check(self) -> bool:
+        """Everything is done when its call returns."""
+        return True
+
+    def wait(self) -> None:
+        """As :meth:`check`."""
+
     def write(self, target: Array, values: Array) -> None:
         """Copy, converting the dtype."""
         convert(values, target)
@@ -267,11 +317,15 @@ class CpuDevice:
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """Run the references."""
-        return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
+        return [partial(_run_op, op, poison) for op in bind_ops(program, arrays)]
 
     def capture(self, run: Run) -> Replay:
+        """The CPU has no graphs."""
+        raise CaptureError("the CPU has no graphs")
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 
@@ -286,6 +340,11 @@ class CpuDevice:
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""
         poison_arrays(arrays.values())
+
+
+def _run_op(op: BoundOp, poison: bool, after_ours: bool) -> bool:
+    run_ops([op], poison=poison)
+    return False
 
 
 def convert(values: Array, target: Array) -> None:

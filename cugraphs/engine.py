@@ -42,6 +42,8 @@ class Engine:
         max_num_seqs: int,
         seed: int | None = None,
         prefix_caching: bool = True,
+        num_scheduler_steps: int = 1,
+        steps_ahead: int = 0,
     ) -> None:
         """Start with no requests.
 
@@ -52,6 +54,8 @@ class Engine:
             max_num_seqs: sequences that run at once.
             seed: makes the seeds of requests without one repeatable; None draws them at random.
             prefix_caching: a prompt that begins as an earlier one did uses its blocks.
+            num_scheduler_steps: decode steps that are submitted together, while nobody could join.
+            steps_ahead: steps that may be in flight when others are submitted.
 
         Raises:
             ValueError: the KV cache cannot hold one sequence of the model's length; or the model
@@ -65,6 +69,7 @@ class Engine:
         eos_token_ids = sorted(tokenizer.eos_token_ids)
         self._text = TextWorker(tokenizer, max_num_seqs)
         self._requests: set[Request] = set()
+        self._outputs: list[RequestOutput] = []  # that the next step returns
         self._stepping = threading.Lock()
         self._to_abort: deque[Request] = deque()
         self._counters = EngineCounters()
@@ -104,6 +109,8 @@ class Engine:
             self._counters,
             eos_token_ids=eos_token_ids,
             give=self._text.put,
+            num_steps=num_scheduler_steps,
+            steps_ahead=steps_ahead,
         )
 
     def add_request(
@@ -118,7 +125,8 @@ class Engine:
         """Queue a prompt.
 
         Args:
-            prompt_token_ids: 1 to ``max_model_len - 1`` token ids.
+            prompt_token_ids: 1 to ``max_model_len - 1`` token ids, once they are truncated as
+                ``params`` ask.
             params: how to continue it.
             prompt: its text, handed back in the outputs.
             priority: a request goes before those that came up to ``PRIORITY_SPAN`` requests
@@ -131,7 +139,7 @@ class Engine:
         Raises:
             ValueError: the prompt is empty or too long, or a token id is not the model's.
         """
-        token_ids = list(prompt_token_ids)
+        token_ids = params.truncate(prompt_token_ids, self._max_model_len - 1)
         self._check_prompt(token_ids, params)
         left = self._max_model_len - len(token_ids)
         max_tokens = left if params.max_tokens is None else min(params.max_tokens, left)
@@ -174,6 +182,7 @@ class Engine:
         for completion in completions:
             self._text.add(completion)
             self.scheduler.add(completion.sequence)
+        self._pipeline.make_room()
         return request
 
     def abort(self, request: Request) -> None:
@@ -209,8 +218,8 @@ class Engine:
         )
 
     def has_unfinished(self) -> bool:
-        """Whether any request waits or runs."""
-        return bool(self._requests)
+        """Whether any request waits or runs, or has an output that no step has returned."""
+        return bool(self._requests or self._outputs)
 
     def step(self) -> list[RequestOutput]:
         """Run one step.
@@ -233,36 +242,42 @@ class Engine:
                 self._pipeline.take_back()
                 raise
         self._abort_between_steps()
-        outputs = self._text.outputs
-        return [outputs.popleft() for _ in range(len(outputs))]
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
     def _step(self) -> None:
         self._counters.begin_phases()
-        self._let_go_of_ended()
+        self._take_results()
         self._pipeline.step()
         if self._text.errors:
             raise self._text.errors.popleft()
+        self._take_results()
         if self.scheduler.is_empty:
             self._settle()
 
     def _settle(self) -> None:
         """Nothing waits and nothing runs: catch up with the text, and with steps for nobody."""
         self._text.drain()
-        self._let_go_of_ended()
+        self._take_results()
         self._pipeline.drain()
 
-    def _let_go_of_ended(self) -> None:
-        """Drop what the text says has ended; a stop string ends a sequence that still runs."""
-        ended = self._text.ended
-        while ended:
-            self._let_go(ended[0])
-            ended.popleft()
+    def _take_results(self) -> None:
+        """Keep the outputs that the text has made for :meth:`step`; let go of what has ended."""
+        results = self._text.results
+        while results:
+            for completion in results[0].ended:
+                self._let_go(completion)
+            self._outputs.extend(results.popleft().outputs)
 
     def _let_go(self, completion: Completion) -> None:
-        request = completion.request
+        """Drop an answer that has ended; by a stop string its sequence may still run."""
+        request, sequence = completion.request, completion.sequence
         self._text.remove(completion)
-        if not completion.sequence.ended:
-            self.scheduler.finish(completion.sequence)
+        surplus = self.scheduler.num_tokens(sequence) - len(sequence.prompt_token_ids)
+        surplus -= len(completion.token_ids)
+        self._counters.generated_tokens -= surplus  # sampled behind the stop string
+        if not sequence.ended:
+            self.scheduler.finish(sequence)
         request.left.discard(completion)
         if request.finished and request in self._requests:
             self._requests.discard(request)
@@ -280,7 +295,7 @@ class Engine:
 
     def _abort(self, request: Request) -> None:
         self._text.drain()
-        self._let_go_of_ended()
+        self._take_results()
         if request.finished:
             return
         for completion in request.left:
@@ -298,7 +313,7 @@ class Engine:
             raise ValueError(
                 f"Engine: the prompt has {len(token_ids)} tokens, expected at most "
                 f"{self._max_model_len - 1}: max_model_len is {self._max_model_len} "
-                "and one token is generated"
+                "and one token is generated; shorten it, or set truncate_prompt_tokens"
             )
         named = [("a prompt token id", token_ids)]
         named += [("a token id of logit_bias", list(params.logit_bias or ()))]

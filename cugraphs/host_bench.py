@@ -16,12 +16,12 @@ import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
-from cugraphs.device import CpuDevice, Run
+from cugraphs.device import CpuDevice, QueueOp
 from cugraphs.device_choice import ModelSizes
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import Model, ModelRunner, StepPlan, Ticket
+from cugraphs.model_runner import PROMPT_LOGITS_ROWS, Model, ModelRunner, StepPlan, Ticket
 from cugraphs.program import Buffer, Program
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
@@ -82,7 +82,7 @@ class _IdleDevice(CpuDevice):
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """No ops."""
         return []
 
@@ -93,14 +93,15 @@ class _DrawingRunner(ModelRunner):
     def __init__(self, plan: StepPlan, weights: Mapping[str, Array]) -> None:
         super().__init__(plan, weights, _IdleDevice())
         rows = plan.state.num_slots
-        self._drawn = np.random.default_rng(0).integers(
-            plan.vocab_size // 2, plan.vocab_size, (64, 2 * rows), np.int32
-        )
+        draw = np.random.default_rng(0)
+        size = 2 * rows + PROMPT_LOGITS_ROWS
+        self._drawn = [draw.integers(0, plan.vocab_size, size, np.int32) for _ in range(64)]
         self._next = 0
 
     def collect(self, ticket: Ticket) -> Mapping[str, Array]:
         self._next = (self._next + 1) % len(self._drawn)
-        return {"token_ids": self._drawn[self._next, : len(ticket.parts[0]["token_ids"])]}
+        (_, rows), *_ = ticket.steps
+        return {"token_ids": self._drawn[self._next][:rows]}
 
 
 class _Load:

@@ -7,7 +7,7 @@ is then one driver call, eager or under capture.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -19,19 +19,26 @@ from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 
+# Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
+DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
+STAMPED = "-DSTAMPED"  # notes when each block waits, goes on and ends
+PROGRAMMATIC_SM = 90  # the first architecture that has programmatic dependent launch
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
 
 class LaunchForm:
     """One launch without its arrays: what it has in common with the same op of every layer."""
 
-    def __init__(self, kernel: Kernel, launch: Launch, stream: int) -> None:
+    def __init__(
+        self, kernel: Kernel, launch: Launch, stream: int, build: tuple[str, ...] = ()
+    ) -> None:
         """Find the function and fill in the configuration.
 
         Args:
             kernel: whose ``.cu`` file it is.
             launch: function, geometry and scalars.
             stream: the CUstream.
+            build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
         Raises:
             TypeError: a scalar is no NumPy one, so that its C type is not known.
@@ -50,26 +57,35 @@ class LaunchForm:
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
         arch = launch.arch or device_arch()
-        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes)
+        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
-        config.sharedMemBytes = launch.shared_bytes
-        config.hStream = driver.CUstream(stream)
-        if launch.programmatic:
+        self.config = _config(driver, launch, stream)
+        self.config_after_ours = self.config
+        if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
+            self.config_after_ours = _config(driver, launch, stream)
             attribute = driver.CUlaunchAttribute()
             attribute.id = (
                 driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             )
             attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        self.config = config
+            self.config_after_ours.attrs, self.config_after_ours.numAttrs = [attribute], 1
         self.launch = driver.cuLaunchKernelEx
+
+
+def _config(driver: Any, launch: Launch, stream: int) -> Any:  # noqa: ANN401 - no types
+    """Geometry and stream as the driver takes them."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
+    config.sharedMemBytes = launch.shared_bytes
+    config.hStream = driver.CUstream(stream)
+    return config
 
 
 class PreparedLaunch:
     """One launch of our own kernel with its arguments packed."""
+
+    is_ours = True
 
     def __init__(self, form: LaunchForm, pointers: Sequence[int]) -> None:
         """Pack the arguments.
@@ -87,20 +103,27 @@ class PreparedLaunch:
         self._words[len(values) :] = array("Q", range(first, first + nbytes, 8))
         self._arguments = first + nbytes
 
-    def __call__(self) -> None:
+    def __call__(self, after_ours: bool = False) -> None:
         """Queue the launch.
+
+        Args:
+            after_ours: what is before it in the stream is a launch of ours, so that it may begin
+                before that one ends, if it is declared so.
 
         Raises:
             RuntimeError: the driver refuses it; the message names the function.
         """
         form = self._form
-        (error,) = form.launch(form.config, form.function, self._arguments, 0)
+        config = form.config_after_ours if after_ours else form.config
+        (error,) = form.launch(config, form.function, self._arguments, 0)
         if error:
             raise RuntimeError(f"launch: {self.label} fails with {error.name}")
 
 
 class PreparedProduct:
     """One cuBLASLt matrix product with its plan and pointers."""
+
+    is_ours = False
 
     def __init__(
         self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int, int], stream: int
@@ -112,12 +135,29 @@ class PreparedProduct:
         self._pointers = pointers
         self._stream = stream
 
-    def __call__(self) -> None:
-        """Queue the product."""
+    def __call__(self, after_ours: bool = False) -> None:
+        """Queue the product, which begins when all before it has ended."""
         self._cublaslt.launch(self._plan, *self._pointers, self._stream)
 
 
 Prepared = PreparedLaunch | PreparedProduct
+
+
+def queue(launches: Iterable[Prepared], after_ours: bool = False) -> bool:
+    """Queue launches one after the other; whether what is last in the stream now is one of ours.
+
+    The one place that decides which launches are programmatic: those that are declared so and
+    directly follow one of ours. What is not ours (cuBLASLt, copies, fills, another graph) does not
+    wait for the launch before the one before, so nothing may begin ahead of its end.
+
+    Args:
+        launches: in order.
+        after_ours: whether what is last in the stream before them is a launch of ours.
+    """
+    for launch in launches:
+        launch(after_ours)
+        after_ours = launch.is_ours
+    return after_ours
 
 
 def prepare(
@@ -128,6 +168,7 @@ def prepare(
     stream: int,
     cublaslt: CublasLt,
     workspace: DeviceArray | None,
+    build: tuple[str, ...] = (),
 ) -> list[Prepared]:
     """What ``kernel`` runs on these arrays, ready to be queued; nothing is launched.
 
@@ -139,12 +180,13 @@ def prepare(
         cublaslt: for matrix products.
         workspace: uint8 [bytes]; the kernel's ``workspace_bytes`` or more; None where it needs
             none.
+        build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
     Raises:
         TypeError, ValueError: an array has another dtype, shape or layout than declared, the
             workspace is too small, or the kernel has no CUDA form.
     """
-    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream)
+    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream, build)
     if not plan.parts:
         return []
     given = 0 if workspace is None else int(workspace.nbytes)
@@ -192,7 +234,11 @@ def _key(array: DeviceArray) -> _ArrayKey:
 
 @lru_cache(maxsize=4096)  # a few kinds of op at each size: a model's layers are alike
 def _plan(
-    kernel: Kernel, arrays: tuple[_ArrayKey, ...], scalars: tuple[tuple[str, Any], ...], stream: int
+    kernel: Kernel,
+    arrays: tuple[_ArrayKey, ...],
+    scalars: tuple[tuple[str, Any], ...],
+    stream: int,
+    build: tuple[str, ...],
 ) -> _Plan:
     """Check the arrays against the declaration, and find the launches. Raises as ``prepare``."""
     attrs = dict(scalars)
@@ -218,7 +264,7 @@ def _plan(
     parts: list[LaunchForm | MatrixShape] = []
     for part in kernel.launches(axes, dtype, **attrs):
         if isinstance(part, Launch):
-            parts += [LaunchForm(kernel, one, stream) for one in part.on(device_arch())]
+            parts += [LaunchForm(kernel, one, stream, build) for one in part.on(device_arch())]
         else:
             has_bias = "bias" in names[: len(arrays)]
             sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
@@ -250,16 +296,20 @@ def device_arch() -> str:
 
 
 @cache
-def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
+def _function(
+    source: Path, function: str, arch: str, shared_bytes: int, build: tuple[str, ...]
+) -> int:
     """The CUfunction, compiled for an architecture or from the cache of compiled ones."""
     import cupy
     from cuda.bindings import driver
 
-    cubin = compile_cubin(source, function, arch)
+    cubin = compile_cubin(source, function, arch, options=build)
     module = cupy.cuda.function.Module()
     module.load(cubin.data)
     found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
+    if STAMPED in build:
+        stamped_modules.append((function, module))
     pointer = int(found.ptr)
     if cubin.shared_bytes + shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -272,4 +322,6 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
     return pointer
 
 
+# The functions that were loaded in a build with clock stamps, and their modules.
+stamped_modules: list[tuple[str, Any]] = []
 _KEEP: list[Any] = []  # modules stay loaded while the process lives: their functions are cached

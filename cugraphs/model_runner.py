@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
@@ -24,8 +25,9 @@ from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
 from cugraphs.plan_target import HostCosts, expected_graphs
+from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sequence_state import SequenceBuffers, SequenceState
+from cugraphs.sequence_state import WORDS, SequenceBuffers, SequenceState
 from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
@@ -38,8 +40,11 @@ from cugraphs.step_state import (
     begin_mixed,
     end_step,
     fill_decode,
+    fill_launch,
     fill_mixed,
+    record_loop_control,
 )
+from cugraphs.token_ring import RingBuffers, TokenRing, declare_ring
 from cugraphs.trace import Tracer
 
 GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
@@ -106,6 +111,7 @@ class StepPlan:
         self.output_logits = output_logits
         self.ladder = ladder or Ladder(max_num_seqs)
         self.state = SequenceState(max_num_seqs, vocab_size, cache.max_blocks)
+        self.ring_rows = max_num_seqs + PROMPT_LOGITS_ROWS
         self.vocab_size = vocab_size
         self.max_num_batched_tokens = max_num_batched_tokens
 
@@ -115,31 +121,47 @@ class StepPlan:
 
     def record_decode(self, t: Tracer, rows: int) -> None:
         """Record a decode step of at most so many rows."""
-        state = self.state.declare(t)
-        self._record(t, begin_decode(t, state, rows, self.cache.block_size), state)
+        state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
+        inputs = begin_decode(t, state, ring, rows, self.cache.block_size)
+        self._record(t, inputs, state, ring)
 
     def record_mixed(self, t: Tracer) -> None:
         """Record a step over chunks of several sequences."""
-        state = self.state.declare(t)
+        state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
         inputs = begin_mixed(
             t,
             state,
+            ring,
             max_tokens=self.max_num_batched_tokens,
             max_seqs=self.state.num_slots,
-            max_logits=self.state.num_slots + PROMPT_LOGITS_ROWS,
+            max_logits=self.ring_rows,
             block_size=self.cache.block_size,
         )
-        self._record(t, inputs, state)
+        self._record(t, inputs, state, ring)
 
-    def _record(self, t: Tracer, inputs: StepInputs, state: SequenceBuffers) -> None:
+    def loop_control(self, rows: int, condition: int) -> Program:
+        """What decides after a step of a loop at a rung whether there is another."""
+
+        def record(t: Tracer) -> None:
+            state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
+            block_size = self.cache.block_size
+            record_loop_control(
+                t, state, ring, rows=rows, block_size=block_size, condition=condition
+            )
+
+        return plan_program(f"loop_control_{rows}", record).program
+
+    def _record(
+        self, t: Tracer, inputs: StepInputs, state: SequenceBuffers, ring: RingBuffers
+    ) -> None:
         outputs = self.model.step(t, inputs, self.cache, state)
         for field in dataclasses.fields(outputs):
             if field.name != "logits" or self.output_logits:
                 t.output(getattr(outputs, field.name), field.name)
-        end_step(t, state, inputs, outputs.token_ids)
+        end_step(t, state, ring, inputs, outputs.token_ids)
 
     def _record_changes(self, t: Tracer) -> None:
-        apply_changes(t, self.state.declare(t))
+        apply_changes(t, self.state.declare(t), declare_ring(t, self.ring_rows))
 
     @property
     def programs(self) -> list[PlannedProgram]:
@@ -160,12 +182,14 @@ class Ticket:
     """A step that was submitted.
 
     Args:
-        parts: the device's outputs by name, of each part that it runs in.
-        wants_logprobs: whether log-probabilities are to be read.
+        steps: (number, rows) of each part that it runs in, one but for batches above the ladder.
+        loop: the first step of its loop, which may end before it; None where there is no loop.
+        outputs: the device's arrays that are to be read beside the tokens, of each part.
     """
 
-    parts: Sequence[Mapping[str, Array]]
-    wants_logprobs: bool
+    steps: Sequence[tuple[int, int]]
+    loop: int | None = None
+    outputs: Sequence[Mapping[str, Array]] = ()
 
 
 class ModelRunner:
@@ -181,6 +205,7 @@ class ModelRunner:
         memory_bytes: int | None = None,
         poison: bool = False,
         debug: bool = False,
+        loops: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Allocate the arena and the sequence state, capture, and give what is left to the cache.
@@ -194,6 +219,8 @@ class ModelRunner:
                 cache gets what is left of it. None: all blocks of the plan.
             poison: fill temporaries with NaN bytes after their last use (tests, debugging).
             debug: check before every step that no array was replaced.
+            loops: decode steps that are submitted together end early when none has a live row, or
+                :meth:`stop_loops` says so.
             progress: called with each rung that is captured.
 
         Raises:
@@ -203,7 +230,12 @@ class ModelRunner:
         self.device: Device = device or CpuDevice()
         self.mode = mode
         self._kv_pool = self.device.kv_pool(plan.cache)
-        self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
+        self.ring = TokenRing(self.device, plan.ring_rows)
+        self.state = {
+            **self._kv_pool.arrays,
+            **plan.state.allocate(self.device.zero_bytes),
+            **self.ring.arrays,
+        }
         self.mirror = StateMirror(plan.state)
         memory = ProgramMemory(
             plan.programs, self.device, weights, self.state, poison=poison, debug=debug
@@ -217,7 +249,10 @@ class ModelRunner:
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
-            self.decode.capture(_fill_dead_rows, progress)
+            self.decode.capture(self._fill_dead_rows, progress)
+        self.has_loops = loops
+        if loops:
+            self.decode.add_loops(plan.loop_control)
         if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
             self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
@@ -265,47 +300,77 @@ class ModelRunner:
         positions: Array,
         chunks: Sequence[Chunk] = (),
         *,
+        num_steps: int = 1,
         wants_logprobs: bool = False,
-    ) -> Ticket:
-        """Queue one step, and return before it has run.
+    ) -> list[Ticket]:
+        """Queue steps, and return before they have run.
 
-        Without chunks it is a decode step, at the smallest rung that holds it; else a mixed step.
-        All that differs from row to row is what the slots' state says.
+        Without chunks they are decode steps, at the smallest rung that holds them; else it is one
+        mixed step. All that differs from row to row is what the slots' state says.
 
         Args:
             decode_slots: int32 [n]; sequences that compute their newest token and sample another.
-            positions: int32 [n]; where the sampled tokens will stand.
+            positions: int32 [n]; where the (first) sampled tokens will stand.
             chunks: of prompts, behind those.
+            num_steps: how many, one after the other; for more than ``max_rows`` rows, 1.
             wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
-                the next step is submitted.
+                anything else is submitted.
+
+        Returns:
+            A ticket for each step, to be collected in that order.
         """
         for chunk in chunks:
             self.mirror.begin_chunk(chunk)
-        parts = self._queue(decode_slots, positions, chunks)
-        self.mirror.advance(decode_slots, positions)
+        self._send_what_a_step_cannot()
+        if chunks:
+            num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
+            tickets = [self._queue_mixed(chunks, DecodeRows(decode_slots, positions, num_logprobs))]
+        elif len(decode_slots) <= self.decode.ladder.top:
+            tickets = self._queue_decode(decode_slots, num_steps)
+        else:
+            tickets = [self._queue_in_parts(decode_slots)]
+        self.mirror.advance(decode_slots, positions, num_steps)
         for chunk in chunks:
             if chunk.samples:
                 self.mirror.advance_chunk(chunk)
-        return Ticket(parts, wants_logprobs)
+        if wants_logprobs or self.plan.output_logits:
+            return tickets
+        return [dataclasses.replace(ticket, outputs=()) for ticket in tickets]
 
-    def collect(self, ticket: Ticket) -> Mapping[str, Array]:
+    def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
         """Wait for a step.
 
         Returns:
             Host arrays by name: a row for each decode row, then for each token of a chunk that gets
-            logits, chunk after chunk.
+            logits, chunk after chunk; ``token_ids`` is ``DEAD`` where nothing was sampled. None if
+            the step was not made, because its loop had ended before.
         """
-        found = [
-            {
-                name: self.device.read(array).copy()
-                for name, array in part.items()
-                if ticket.wants_logprobs or name in ("token_ids", "logits")
-            }
-            for part in ticket.parts
-        ]
-        if len(found) == 1:
-            return found[0]
-        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        parts = []
+        for step, rows in ticket.steps:
+            token_ids = self.ring.wait(step, rows, loop=ticket.loop)
+            if token_ids is None:
+                return None
+            parts.append(token_ids)
+        found = {"token_ids": parts[0] if len(parts) == 1 else np.concatenate(parts)}
+        if ticket.outputs:
+            for name in ticket.outputs[0]:
+                read = [self.device.read(part[name]) for part in ticket.outputs]
+                found.setdefault(name, np.concatenate(read))
+        return found
+
+    def stop_loops(self) -> None:
+        """Let every loop that was submitted end after the step that it is in; waits for nothing."""
+        self.ring.stop()
+
+    def abandon(self) -> None:
+        """Wait for all that was submitted, wanted or not, and make the state what the mirror says.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        self.ring.stop()
+        self.device.wait()
+        self.device.write(self.state[WORDS], self.mirror.take_all())
 
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """Run one step over chunks that bring all that their slots are to hold of them.
@@ -322,13 +387,13 @@ class ModelRunner:
             self.mirror.place(chunk)
         slots = np.array([chunk.slot for chunk in chunks], np.int32)
         positions = np.array([chunk.start + 1 for chunk in chunks], np.int32)
-        return self.collect(self.submit(slots, positions, wants_logprobs=True))
+        return self._run(slots, positions, ())
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """As :meth:`run`, always a mixed step."""
         for chunk in chunks:
             self.mirror.place(chunk)
-        return self.collect(self.submit(NO_SLOTS, NO_SLOTS, chunks, wants_logprobs=True))
+        return self._run(NO_SLOTS, NO_SLOTS, chunks)
 
     def write_slot(
         self,
@@ -353,28 +418,45 @@ class ModelRunner:
             counts = token_counts(self.plan.vocab_size, prompt_token_ids, output_token_ids)
             self.device.write(self.state["token_counts"][slot], counts)
 
-    def _queue(
-        self, decode_slots: Array, positions: Array, chunks: Sequence[Chunk]
-    ) -> list[Mapping[str, Array]]:
-        """Queue a step, decode rows that no rung holds in parts; each part's outputs."""
-        while self.mirror.num_changes > MAX_CHANGES:
-            self.mirror.take(self._changes.inputs({})["changes"])
-            self._changes.run({})
-        if chunks:
-            num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
-            return [self._queue_mixed(chunks, DecodeRows(decode_slots, positions, num_logprobs))]
-        parts: list[Mapping[str, Array]] = []
-        begin, total = 0, len(decode_slots)
-        for rows in (total,) if total <= self.decode.ladder.top else self.decode.split(total):
-            inputs = self.decode.inputs(rows)
-            self.mirror.take(inputs["changes"])
-            fill_decode(inputs, decode_slots[begin : begin + rows])
-            parts.append(self.decode.run(rows))
-            begin += rows
-        return parts
+    def _run(self, slots: Array, positions: Array, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        (ticket,) = self.submit(slots, positions, chunks, wants_logprobs=True)
+        outputs = self.collect(ticket)
+        assert outputs is not None, "only a loop ends early"
+        return outputs
 
-    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows) -> Mapping[str, Array]:
-        rows = len(decode.slots)
+    def _send_what_a_step_cannot(self) -> None:
+        """Send changes of the state until a step can bring the rest."""
+        while self.mirror.num_changes > MAX_CHANGES:
+            inputs = self._changes.inputs({})
+            self.mirror.take(inputs["changes"])
+            fill_launch(inputs, self.ring.next_step)  # which is still to come: they are applied
+            self._changes.run({})
+
+    def _queue_decode(self, slots: Array, num_steps: int) -> list[Ticket]:
+        """Queue decode steps of rows that a rung holds, as a loop where those are wanted."""
+        rows, first = len(slots), self.ring.begin(num_steps)
+        inputs = self.decode.inputs(rows)
+        self.mirror.take(inputs["changes"])
+        fill_launch(inputs, first, num_steps)
+        fill_decode(inputs, slots)
+        if num_steps == 1:
+            return [Ticket([(first, rows)], None, [self.decode.run(rows)])]
+        loop = first if self.has_loops else None
+        until = partial(self.ring.has_ended, first) if self.has_loops else None
+        outputs = self.decode.run(rows, num_steps=num_steps, until=until)
+        return [Ticket([(first + i, rows)], loop, [outputs]) for i in range(num_steps)]
+
+    def _queue_in_parts(self, slots: Array) -> Ticket:
+        """Queue one decode step of more rows than a rung holds."""
+        parts, begin = [], 0
+        for rows in self.decode.split(len(slots)):
+            parts += self._queue_decode(slots[begin : begin + rows], 1)
+            begin += rows
+        steps = [part.steps[0] for part in parts]
+        return Ticket(steps, None, [part.outputs[0] for part in parts])
+
+    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows) -> Ticket:
+        rows, first = len(decode.slots), self.ring.begin()
         tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
         logits = rows + sum(chunk.num_logits for chunk in chunks)
         sizes = {"tokens": tokens, "seqs": rows + len(chunks), "logits": logits}
@@ -385,10 +467,17 @@ class ModelRunner:
             self.counts.padding_rows += sizes["tokens"] - tokens
         inputs = self._mixed.inputs(sizes)
         self.mirror.take(inputs["changes"])
+        fill_launch(inputs, first)
         fill_mixed(inputs, chunks, decode)
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
-        return self._mixed.run(sizes)
+        return Ticket([(first, logits)], None, [self._mixed.run(sizes)])
+
+    def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
+        """A decode step of rows without a sequence, that changes nothing."""
+        inputs["changes"][:, 0] = -1
+        fill_launch(inputs, self.ring.begin())
+        fill_decode(inputs, ())
 
     def _capture_pieces(self) -> None:
         """Capture the runs of ops between attention at every token rung, the largest first."""
@@ -400,6 +489,7 @@ class ModelRunner:
             sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
             inputs = self._mixed.inputs(sizes)
             inputs["changes"][:, 0] = -1
+            fill_launch(inputs, self.ring.begin())
             fill_mixed(inputs, ())
             self._mixed.run(sizes)
             try:
@@ -429,9 +519,3 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
-
-
-def _fill_dead_rows(inputs: Mapping[str, Array]) -> None:
-    """A decode step of rows without a sequence, that changes nothing."""
-    inputs["changes"][:, 0] = -1
-    fill_decode(inputs, ())

@@ -82,6 +82,7 @@ class Scheduler:
                 f"expected at least max_num_seqs, {max_num_seqs}"
             )
         self.blocks = blocks
+        self.max_num_seqs = max_num_seqs
         self.slots = SequenceSlots(max_num_seqs, max_model_len)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_prompt_logits = max_prompt_logits
@@ -102,6 +103,11 @@ class Scheduler:
     def is_empty(self) -> bool:
         """Whether nothing waits and nothing runs."""
         return not self.waiting and not self.running
+
+    def num_tokens(self, sequence: Sequence) -> int:
+        """Tokens of prompt and answer that are known."""
+        slot = sequence.slot
+        return len(sequence.token_ids if slot < 0 else self.slots.known_tokens(slot))
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
@@ -148,6 +154,11 @@ class Scheduler:
         self._collected += num_steps
         if self._leaving:
             self._release_leaving()
+
+    def take_back(self, slots: Array, num_computed: Array, num_steps: int) -> None:
+        """The last ``num_steps`` steps were not made: so many tokens of the slots are computed."""
+        self.slots.num_computed[slots] = num_computed
+        self.collect(num_steps)
 
     @property
     def has_leaving(self) -> bool:

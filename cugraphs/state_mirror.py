@@ -67,6 +67,11 @@ class StateMirror:
         changes[: len(taken), 1] = self._words[taken]
         changes[len(taken) :, 0] = -1
 
+    def take_all(self) -> Array:
+        """All words, int32 [words], after which there are no changes."""
+        self._changed.clear()
+        return self._words
+
     def write_slot(
         self,
         slot: int,
@@ -133,9 +138,19 @@ class StateMirror:
         if chunk.is_decode:
             self.set("last_token", chunk.slot, chunk.token_ids[0])
 
-    def advance(self, slots: Array, num_computed: Array) -> None:
-        """Follow what a submitted step does to the sequences that decode in it, int32 [n] each."""
-        self.fields["num_computed"][slots] = num_computed
+    def advance(self, slots: Array, positions: Array, num_steps: int) -> None:
+        """Follow what submitted steps do to the sequences that decode in them.
+
+        Args:
+            slots: int32 [n].
+            positions: int32 [n]; where the first of their sampled tokens will stand.
+            num_steps: one after the other; a sequence stops at its limit.
+        """
+        ahead = positions
+        if num_steps > 1:
+            limits = self.fields["end_position"].take(slots)
+            ahead = np.minimum(positions + (num_steps - 1), limits - 1)
+        self.fields["num_computed"][slots] = ahead
 
     def advance_chunk(self, chunk: Chunk) -> None:
         """Follow what a submitted step does to a sequence whose chunk samples."""

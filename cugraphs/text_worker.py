@@ -87,12 +87,24 @@ class StepTokens:
     prompts: Sequence[PromptRows] = ()
 
 
+@dataclass(frozen=True)
+class StepResults:
+    """What the tokens of a step have brought.
+
+    Args:
+        outputs: of requests that stream, what is new; of others, everything once they have ended.
+        ended: completions that have ended.
+    """
+
+    outputs: Sequence[RequestOutput]
+    ended: Sequence[Completion]
+
+
 class TextWorker:
     """The engine's end of the queue, and what the thread hands back.
 
     Attributes:
-        ended: completions that have ended, in the order of their ends.
-        outputs: of requests that stream, what each step brought; of others, everything at the end.
+        results: of each step whose tokens were given to their completions.
         errors: what went wrong with the text of a completion, which was ended for it.
         drain: waits until all tokens are in their completions.
     """
@@ -101,7 +113,7 @@ class TextWorker:
         """Start the thread; it ends when nobody holds the worker any more."""
         queue: Queue[StepTokens | None] = Queue(MAX_STEPS_BEHIND)
         writer = AnswerWriter(tokenizer, num_slots)
-        self.ended, self.outputs, self.errors = writer.ended, writer.outputs, writer.errors
+        self.results, self.errors = writer.results, writer.errors
         self.drain = queue.join
         self._queue, self._completions = queue, writer.completions
         weakref.finalize(self, queue.put, None).atexit = False
@@ -142,14 +154,13 @@ class AnswerWriter:
 
     Attributes:
         completions: by sequence.
-        ended, outputs, errors: as of the worker.
+        results, errors: as of the worker.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int) -> None:
         """Start without completions."""
         self.completions: dict[TokenSequence, Completion] = {}
-        self.ended: deque[Completion] = deque()
-        self.outputs: deque[RequestOutput] = deque()
+        self.results: deque[StepResults] = deque()
         self.errors: deque[Exception] = deque()
         self._tokenizer = tokenizer
         self._slots: list[Completion | None] = [None] * num_slots
@@ -190,9 +201,9 @@ class AnswerWriter:
             if request.has_ended:
                 request.end()
                 streaming[request] = None
-        # Outputs first: an engine without requests may be asked no more.
-        self.outputs.extend(request.new_output() for request in streaming)
-        self.ended.extend(ended)
+        if streaming or ended:
+            outputs = [request.new_output() for request in streaming]
+            self.results.append(StepResults(outputs, ended))
 
     def _take_prompt(self, prompt: PromptRows, step: StepTokens) -> None:
         completion = self.completions.get(prompt.sequence)

@@ -11,6 +11,7 @@ from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
 from .logprobs import LOGPROBS
+from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
@@ -35,6 +36,7 @@ ALL = (
     SAMPLE,
     LOGPROBS,
     ADVANCE,
+    LOOP_CONTROL,
 )
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "EMBEDDING",
     "LINEAR",
     "LOGPROBS",
+    "LOOP_CONTROL",
     "MIXED_ROWS",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",

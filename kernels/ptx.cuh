@@ -95,6 +95,29 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return power;
 }
 
+// The GPU's clock, in nanoseconds, and the multiprocessor that this block runs on.
+__device__ __forceinline__ unsigned long long clock_ns() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+__device__ __forceinline__ unsigned multiprocessor() {
+  unsigned index;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(index));
+  return index;
+}
+
+// In a build with -DDELAYED, sleeps where programmatic launches meet, so that a kernel that does not
+// wait is ahead of those that it should wait for. In a build with -DSTAMPED these places are noted.
+__device__ __forceinline__ void delay() {
+#ifdef DELAYED
+  const unsigned long long start = clock_ns();
+  do {
+    __nanosleep(1000);
+  } while (clock_ns() - start < 100000);
+#endif
+}
+
 // In a programmatic launch: waits until the previous kernel has finished and its writes are visible.
 // Every thread calls it before it touches activations or state, and before it returns. Before
 // sm_90, and in an ordinary launch, the previous kernel has finished anyway.
@@ -102,6 +125,7 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+  delay();  // those that are launched after this kernel are there, and must wait for it
 }
 
 // Lets the next kernel begin as soon as every block has called this or returned.
@@ -109,5 +133,10 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+  delay();
 }
+
+#ifdef STAMPED
+#include "clock_stamps.cuh"
+#endif
 #endif

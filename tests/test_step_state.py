@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cugraphs.kernels import ADVANCE, APPLY_CHANGES
+from cugraphs.kernels import APPLY_CHANGES
+from cugraphs.kernels.advance import append_tokens
 from cugraphs.program import Kind
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceState
@@ -17,8 +18,10 @@ from cugraphs.step_state import (
     begin_decode,
     begin_mixed,
     fill_decode,
+    fill_launch,
     fill_mixed,
 )
+from cugraphs.token_ring import declare_ring
 from cugraphs.trace import Tracer
 
 STALE = 99  # what an earlier step left everywhere
@@ -38,11 +41,12 @@ def as_lists(arrays: dict[str, np.ndarray]) -> dict[str, list]:
 
 def test_a_decode_step_by_hand():
     t = Tracer()
-    begin_decode(t, STATE.declare(t), 8, 4)
+    begin_decode(t, STATE.declare(t), declare_ring(t, 8), 8, 4)
     assert {name: str(dim) for name, dim in t.program.dims.items()} == {"rows": "rows"}
     inputs = stale_arrays(t, rows=4)
+    fill_launch(inputs, 2**32 + 7, 3)
     fill_decode(inputs, np.int32([2, 0]))
-    assert as_lists(inputs) == {"row_ids": [2, 0, -1, -1]}
+    assert as_lists(inputs) == {"launch": [7, 3], "row_ids": [2, 0, -1, -1]}
 
 
 def chunks_by_hand() -> list[Chunk]:
@@ -66,11 +70,13 @@ def chunks_by_hand() -> list[Chunk]:
 def test_a_mixed_step_by_hand():
     t = Tracer()
     sizes = {"max_tokens": 16, "max_seqs": 4, "max_logits": 8, "block_size": 4}
-    begin_mixed(t, STATE.declare(t), **sizes)
+    begin_mixed(t, STATE.declare(t), declare_ring(t, 8), **sizes)
     assert list(t.program.dims) == ["tokens", "seqs", "logits"]
     inputs = stale_arrays(t, tokens=8, seqs=4, logits=6)
+    fill_launch(inputs, 2**31)
     fill_mixed(inputs, chunks_by_hand())
     assert as_lists(inputs) == {
+        "launch": [-(2**31), 1],
         "query_start_loc": [0, 3, 5, 6, 6],
         "slot_ids": [1, 3, 0, -1],
         "row_ids": [-1, -1, 1, 0, -1, -1],
@@ -85,11 +91,13 @@ def test_a_mixed_step_by_hand():
 def test_decode_rows_go_before_the_chunks_of_a_mixed_step():
     t = Tracer()
     sizes = {"max_tokens": 16, "max_seqs": 4, "max_logits": 8, "block_size": 4}
-    begin_mixed(t, STATE.declare(t), **sizes)
+    begin_mixed(t, STATE.declare(t), declare_ring(t, 8), **sizes)
     inputs = stale_arrays(t, tokens=9, seqs=4, logits=6)
+    fill_launch(inputs, 1)
     rows = DecodeRows(np.int32([3, 0]), np.int32([7, 9]), np.int32([-1, 2]))
     fill_mixed(inputs, [Chunk([5, 6, 8], 0, slot=1), Chunk([9], 4, slot=2, samples=False)], rows)
     assert as_lists(inputs) == {
+        "launch": [1, 1],
         "query_start_loc": [0, 1, 2, 5, 6],
         "slot_ids": [3, 0, 1, 2],
         "row_ids": [3, 0, 1, -1, -1, -1],
@@ -132,7 +140,8 @@ class Pair:
             changes = np.full((room, 2), STALE, np.int32)
             self.mirror.take(changes)
             count += int((changes[:, 0] >= 0).sum())
-            APPLY_CHANGES.reference(self.words, changes)
+            first, none_yet = np.array([[1, 1], [0, 0]], np.int32)
+            APPLY_CHANGES.reference(self.words, changes, first, none_yet[:1])
             left = self.mirror.num_changes
         for name, field in self.fields.items():
             np.testing.assert_array_equal(field, self.mirror.fields[name], err_msg=name)
@@ -210,7 +219,7 @@ def test_what_the_steps_move_is_sent_whatever_the_mirror_holds():
     """A sequence ended early and the device stands elsewhere; a new one takes its slot."""
     pair = Pair()
     pair.send()
-    pair.mirror.advance(np.int32([2]), np.int32([30]))  # as if it had gone on
+    pair.mirror.advance(np.int32([2]), np.int32([30]), 1)  # as if it had gone on
     pair.fields["num_computed"][2], pair.fields["done"][2] = 20, 1
     defaults = {"seed": 0, "sample_index": 0, "stop_token_ids": (), "prompt_length": 3}
     pair.mirror.write_slot(2, SamplingParams(), **defaults)
@@ -234,7 +243,7 @@ def test_the_mirror_knows_who_is_done_as_the_kernel_does(data):
     state = STATE.views(mirror._words.copy())
     moved = (state["last_token"], state["num_computed"], state["done"])
     rules = (state["stop_ids"], state["min_position"], state["end_position"])
-    ADVANCE.reference(*moved, token_ids, rows, positions, *rules)
+    append_tokens(*moved, token_ids, rows, positions, *rules)
     found = mirror.ends(rows, token_ids, positions)
     assert found.dtype == bool and found.tolist() == (state["done"][rows] == 1).tolist()
 

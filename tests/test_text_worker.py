@@ -59,15 +59,16 @@ def test_texts_of_two_slots_by_hand(tokenizer):
     assert (first.output().text, first.token_ids) == (" w4 ", [4, 5, 6])
     assert (first.finish_reason, first.stop_reason) == ("stop", "w5 w6")
     assert (second.finish_reason, second.stop_reason) == ("stop", None)
-    assert list(worker.ended) == [first, second]
-    found = [(o.request_id, o.outputs[0].text, o.outputs[0].token_ids) for o in worker.outputs]
+    assert [c for step in worker.results for c in step.ended] == [first, second]
+    outputs = [output for step in worker.results for output in step.outputs]
+    found = [(o.request_id, o.outputs[0].text, o.outputs[0].token_ids) for o in outputs]
     assert found == [
         (1, " w1", (1,)),
         (1, " w2", (2,)),
         (1, "", (EOS,)),
         (0, " w4 ", (4, 5, 6)),
     ]
-    assert [output.finished for output in worker.outputs] == [False, False, True, True]
+    assert [output.finished for output in outputs] == [False, False, True, True]
 
 
 def test_a_token_that_comes_again_is_taken_once(tokenizer):
@@ -90,7 +91,8 @@ def test_an_error_ends_its_own_answer_alone(tokenizer, monkeypatch):
     worker.put(tokens([0, 1], [4, 4], 3))
     worker.drain()
     assert [type(error) for error in worker.errors] == [ZeroDivisionError]
-    assert list(worker.ended) == pair[:1] and pair[0].finish_reason == "abort"
+    assert [list(step.ended) for step in worker.results] == [pair[:1]]
+    assert pair[0].finish_reason == "abort"
     assert pair[1].token_ids == [3, 4]
 
 
