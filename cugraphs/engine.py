@@ -186,7 +186,7 @@ class Engine:
         return request
 
     def abort(self, request: Request) -> None:
-        """Stop a request; nothing happens if it has ended. Within a step: after the step."""
+        """Stop a request; no step returns any more of it. Within a step: after the step."""
         self.abort_soon(request)
         self._abort_between_steps()
 
@@ -296,6 +296,7 @@ class Engine:
     def _abort(self, request: Request) -> None:
         self._text.drain()
         self._take_results()
+        self._outputs = [o for o in self._outputs if o.request_id != request.request_id]
         if request.finished:
             return
         for completion in request.left:

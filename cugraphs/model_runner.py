@@ -319,6 +319,7 @@ class ModelRunner:
         Returns:
             A ticket for each step, to be collected in that order.
         """
+        reads = wants_logprobs or self.plan.output_logits
         for chunk in chunks:
             self.mirror.begin_chunk(chunk)
         self._send_what_a_step_cannot()
@@ -328,12 +329,12 @@ class ModelRunner:
         elif len(decode_slots) <= self.decode.ladder.top:
             tickets = self._queue_decode(decode_slots, num_steps)
         else:
-            tickets = [self._queue_in_parts(decode_slots)]
+            tickets = [self._queue_in_parts(decode_slots, reads=reads)]
         self.mirror.advance(decode_slots, positions, num_steps)
         for chunk in chunks:
             if chunk.samples:
                 self.mirror.advance_chunk(chunk)
-        if wants_logprobs or self.plan.output_logits:
+        if reads:
             return tickets
         return [dataclasses.replace(ticket, outputs=()) for ticket in tickets]
 
@@ -352,10 +353,9 @@ class ModelRunner:
                 return None
             parts.append(token_ids)
         found = {"token_ids": parts[0] if len(parts) == 1 else np.concatenate(parts)}
-        if ticket.outputs:
-            for name in ticket.outputs[0]:
-                read = [self.device.read(part[name]) for part in ticket.outputs]
-                found.setdefault(name, np.concatenate(read))
+        outputs = [self._read(part) for part in ticket.outputs]
+        for name in outputs[0] if outputs else ():
+            found.setdefault(name, np.concatenate([part[name] for part in outputs]))
         return found
 
     def stop_loops(self) -> None:
@@ -446,14 +446,24 @@ class ModelRunner:
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
         return [Ticket([(first + i, rows)], loop, [outputs]) for i in range(num_steps)]
 
-    def _queue_in_parts(self, slots: Array) -> Ticket:
-        """Queue one decode step of more rows than a rung holds."""
-        parts, begin = [], 0
+    def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:
+        """Queue one decode step of more rows than a rung holds; read each part before the next."""
+        steps: list[tuple[int, int]] = []
+        outputs: list[Mapping[str, Array]] = []
+        begin = 0
         for rows in self.decode.split(len(slots)):
-            parts += self._queue_decode(slots[begin : begin + rows], 1)
+            (part,) = self._queue_decode(slots[begin : begin + rows], 1)
+            steps += part.steps
+            if reads:
+                outputs.append({name: a.copy() for name, a in self._read(part.outputs[0]).items()})
             begin += rows
-        steps = [part.steps[0] for part in parts]
-        return Ticket(steps, None, [part.outputs[0] for part in parts])
+        return Ticket(steps, None, outputs)
+
+    def _read(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Host arrays of a step's outputs, which may have been read already."""
+        if all(isinstance(array, np.ndarray) for array in arrays.values()):
+            return arrays
+        return {name: self.device.read(array) for name, array in arrays.items()}
 
     def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows) -> Ticket:
         rows, first = len(decode.slots), self.ring.begin()
