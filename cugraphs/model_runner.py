@@ -490,7 +490,11 @@ class ModelRunner:
         fill_decode(inputs, ())
 
     def _capture_pieces(self) -> None:
-        """Capture the runs of ops between attention at every token rung, the largest first."""
+        """Capture the runs of ops between attention at every token rung, the largest first.
+
+        And the whole step of one prompt that ends in it: attention's launches too follow from
+        sizes alone, and a graph leaves no gaps between kernels.
+        """
         rungs = token_ladder(
             self.plan.state.num_slots, self.plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS
         )
@@ -504,11 +508,13 @@ class ModelRunner:
             self._mixed.run(sizes)
             try:
                 graphs = self._mixed.capture_pieces("tokens", sizes)
+                whole = self._mixed.capture(sizes)
             except CaptureError as error:
                 _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
                 return
-            self.counts.captures += len(graphs)
+            self.counts.captures += len(graphs) + 1
             self._piece_nodes += sum(end - begin for begin, end in pieces_of(program, "tokens"))
+            self._piece_nodes += whole.num_nodes
         self._token_rungs = rungs
 
     def _affordable_blocks(self, memory_bytes: int) -> int:

@@ -10,6 +10,7 @@ from .apply_changes import APPLY_CHANGES
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
+from .linear_add import LINEAR_ADD
 from .logprobs import LOGPROBS
 from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
@@ -29,6 +30,7 @@ ALL = (
     RMS_NORM,
     ADD_RMS_NORM,
     LINEAR,
+    LINEAR_ADD,
     ROPE_APPEND,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
@@ -48,6 +50,7 @@ __all__ = [
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",
+    "LINEAR_ADD",
     "LOGPROBS",
     "LOOP_CONTROL",
     "MIXED_ROWS",

@@ -2,8 +2,8 @@
 
 `throughput` and `latency` serve many requests, on the CPU too, with the model's own weights or
 random ones. `host` times what a step costs the host, and needs no GPU either. The others time
-captures, padding, graphs against eager, and decode steps, on random weights in a model's shapes.
-Every one prints its mode.
+captures, padding, graphs against eager, decode steps and prompts, on random weights in a model's
+shapes. Every one prints its mode.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cugraphs.cli import (
     bench_latency,
     bench_loop,
     bench_padding,
+    bench_prefill,
     bench_throughput,
 )
 
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
-        "bench", help="time whole workloads, captures and decode steps", description=__doc__
+        "bench", help="time workloads, captures, decode steps and prompts", description=__doc__
     )
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
     for module in (
         *(bench_throughput, bench_latency),
-        *(bench_capture, bench_padding, bench_graphs, bench_decode, bench_host, bench_loop),
+        *(bench_capture, bench_padding, bench_graphs, bench_decode, bench_loop, bench_prefill),
+        bench_host,
     ):
         module.add_parser(benchmarks)
