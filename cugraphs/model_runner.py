@@ -24,6 +24,7 @@ from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
+from cugraphs.mixed_sizes import round_rows, round_tokens
 from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
@@ -469,19 +470,30 @@ class ModelRunner:
         rows, first = len(decode.slots), self.ring.begin()
         tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
         logits = rows + sum(chunk.num_logits for chunk in chunks)
-        sizes = {"tokens": tokens, "seqs": rows + len(chunks), "logits": logits}
+        sizes = self._mixed_sizes(tokens, rows + len(chunks), logits)
         captured = self._token_rungs is not None and tokens <= self._token_rungs.top
         if captured:
             assert self._token_rungs is not None
             sizes["tokens"] = self._token_rungs.rung_for(tokens)
-            self.counts.padding_rows += sizes["tokens"] - tokens
+        self.counts.padding_rows += sizes["tokens"] - tokens
         inputs = self._mixed.inputs(sizes)
         self.mirror.take(inputs["changes"])
         fill_launch(inputs, first)
         fill_mixed(inputs, chunks, decode)
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
-        return Ticket([(first, logits)], None, [self._mixed.run(sizes)])
+        outputs = self._mixed.run(sizes)
+        return Ticket([(first, logits)], None, [{n: a[:logits] for n, a in outputs.items()}])
+
+    def _mixed_sizes(self, tokens: int, seqs: int, logits: int) -> dict[str, int]:
+        """Sizes that serve so many: on a GPU a little larger, so that bindings come again."""
+        if self.device.shares_host_memory:  # binding costs little there, and padding much
+            return {"tokens": tokens, "seqs": seqs, "logits": logits}
+        return {
+            "tokens": round_tokens(tokens, self.plan.max_num_batched_tokens),
+            "seqs": round_rows(seqs, self.plan.state.num_slots),
+            "logits": round_rows(logits, self.plan.ring_rows),
+        }
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
         """A decode step of rows without a sequence, that changes nothing."""

@@ -4,85 +4,16 @@ import contextlib
 
 import numpy as np
 import pytest
-from model_runs import CheckpointRun
+from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
 from tiny_model import BOS, write_tiny_model
 
 from cugraphs import LLM, SamplingParams
-from cugraphs.engine import Engine
-from cugraphs.json_file import read_json_object
-from cugraphs.tokenizer import Tokenizer
-
-WAYS = {  # num_scheduler_steps, steps_ahead, loops
-    "sync": (1, 0, False),
-    "async": (1, 1, False),
-    "4 at once": (4, 0, False),
-    "4 at once, async": (4, 1, False),
-    "16 at once, async": (16, 1, False),
-    "loops of 4": (4, 1, True),
-    "loops of 16": (16, 1, True),
-    "loops of 64": (64, 1, True),
-}
-OTHERS = [way for way in WAYS if way != "sync"]
+from cugraphs.ladder import Ladder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("async_steps") / "tiny")
-
-
-def make_engine(folder, way="sync", *, max_num_seqs=4, num_blocks=None, ladder=None):
-    """Blocks of 4 tokens, sequences of up to 64; whatever it computes does not depend on others."""
-    num_steps, ahead, loops = WAYS[way]
-    run = CheckpointRun(
-        folder,
-        max_num_seqs=max_num_seqs,
-        max_model_len=64,
-        batch_invariant=True,
-        ladder=ladder,
-        loops=loops,
-    )
-    if num_blocks is not None:
-        run.runner.num_kv_blocks = num_blocks
-    files = [read_json_object(folder / f"{n}.json") for n in ("config", "generation_config")]
-    return Engine(
-        run.runner,
-        Tokenizer.load(folder, *files),
-        vocab_size=run.config.vocab_size,
-        max_num_seqs=max_num_seqs,
-        num_scheduler_steps=num_steps,
-        steps_ahead=ahead,
-    )
-
-
-def finish(engine):
-    while engine.has_unfinished():
-        engine.step()
-        engine.blocks.check_invariant()
-    assert engine.blocks.num_free == engine.blocks.num_usable
-    assert engine.scheduler.num_in_flight == 0
-
-
-def requests_of_every_kind():
-    """Prompts and parameters: ends of every kind, at different steps, greedy and drawn."""
-    rng = np.random.default_rng(4)
-    kinds = [
-        {"max_tokens": 1},
-        {"max_tokens": 23, "ignore_eos": True},
-        {"max_tokens": 30},
-        {"max_tokens": 40, "stop": ["e", "o"]},
-        {"max_tokens": 40, "stop": ["a"], "min_tokens": 6, "include_stop_str_in_output": True},
-        {"max_tokens": 40, "stop_token_ids": [7, 8, 9, 30, 31, 32], "min_tokens": 4},
-        {"max_tokens": 12, "logprobs": 2, "ignore_eos": True},
-        {"max_tokens": 9, "prompt_logprobs": 1},
-        {"max_tokens": 17, "presence_penalty": 1.5, "ignore_eos": True},
-        {"max_tokens": 14, "n": 2},
-    ]
-    asked = []
-    for number, kind in enumerate(kinds * 2):
-        prompt = [BOS, *rng.integers(5, 150, int(rng.integers(1, 20))).tolist()]
-        temperature = 0.0 if number % 2 and "n" not in kind else 1.0
-        asked.append((prompt, SamplingParams(temperature=temperature, seed=number, **kind)))
-    return asked
 
 
 @pytest.fixture(scope="module")
@@ -223,17 +154,10 @@ def test_a_newcomer_waits_for_no_more_than_what_is_in_flight(folder, way, most):
     # On the CPU a loop has made all of its steps by now: those that are there are collected first.
     in_flight = 64 if way == "loops of 64" else 0
     assert engine.stats().steps - steps <= most + in_flight
-    finish_all(engine)
-
-
-def finish_all(engine):
-    while engine.has_unfinished():
-        engine.step()
+    finish(engine)
 
 
 def test_a_batch_above_the_ladder_is_stepped_one_by_one(folder, expected):
-    from cugraphs.ladder import Ladder
-
     ladder = Ladder(4, [1, 2], max_capture_size=2, off_ladder="split")
     engine = make_engine(folder, "4 at once, async", ladder=ladder)
     requests = [engine.add_request(*asked) for asked in requests_of_every_kind()]
