@@ -92,6 +92,30 @@ class BenchModel:
 
 
 @dataclass(frozen=True)
+class Queueing:
+    """How the engine queues steps.
+
+    Args:
+        num_steps: how many are submitted together.
+        steps_ahead: how many may be in flight when others are submitted.
+        loops: whether those together are one launch, a loop.
+    """
+
+    num_steps: int = 1
+    steps_ahead: int = 1
+    loops: bool = False
+
+    def __str__(self) -> str:
+        """In words."""
+        queued = "one" if self.num_steps == 1 else f"{self.num_steps} at once"
+        ahead = "while the last runs" if self.steps_ahead else "after the tokens of the last"
+        return f"steps queued {queued}, {ahead}{', as loops' if self.loops else ''}"
+
+
+ONE_AHEAD = Queueing()
+
+
+@dataclass(frozen=True)
 class DecodeTimes:
     """What a decode step takes.
 
@@ -132,13 +156,17 @@ class RandomCacheRunner(ModelRunner):
         plan: StepPlan,
         mode: GraphMode,
         progress: Callable[[int], None] | None = None,
+        *,
+        loops: bool = False,
     ) -> None:
         """Capture, and fill the cache.
 
         Raises:
             MemoryError: it does not fit.
         """
-        super().__init__(plan, bench.weights, bench.device, mode=mode, progress=progress)
+        super().__init__(
+            plan, bench.weights, bench.device, mode=mode, progress=progress, loops=loops
+        )
         self._random = np.random.default_rng(0)
         for name in plan.cache.types:
             fill_random(self.device, self.state[name][1:])  # block 0 is that of dead rows
@@ -170,10 +198,17 @@ def length_of(prompt_tokens: int, tokens: int) -> int:
 
 
 def time_decode(
-    runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, tokens: int
+    runner: RandomCacheRunner,
+    *,
+    batch: int,
+    prompt_tokens: int,
+    tokens: int,
+    queueing: Queueing = ONE_AHEAD,
 ) -> DecodeTimes:
     """Time steps as the engine drives them, then replays of the step's graph, if it has one."""
-    step_ms = time_engine(runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens)
+    step_ms = time_engine(
+        runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens, queueing=queueing
+    )
     if batch not in runner.decode.captured or not isinstance(runner.device, CudaDevice):
         return DecodeTimes(batch, prompt_tokens, tokens, step_ms)
     samples = time_rung(
@@ -185,8 +220,23 @@ def time_decode(
     return DecodeTimes(batch, prompt_tokens, tokens, step_ms, replay, launch)
 
 
-def time_engine(runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, tokens: int) -> float:
-    """Milliseconds of a step, over ``tokens`` tokens of each of ``batch`` sequences."""
+def time_engine(
+    runner: RandomCacheRunner,
+    *,
+    batch: int,
+    prompt_tokens: int,
+    tokens: int,
+    queueing: Queueing = ONE_AHEAD,
+) -> float:
+    """Milliseconds of a step, over ``tokens`` tokens of each of ``batch`` sequences.
+
+    Args:
+        runner: of as many slots.
+        batch: sequences.
+        prompt_tokens: of each.
+        tokens: to generate for each while time is taken.
+        queueing: of the steps; loops need a runner with loops.
+    """
     plan = runner.plan
     engine = Engine(
         runner,
@@ -195,6 +245,8 @@ def time_engine(runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, to
         max_num_seqs=batch,
         seed=0,
         prefix_caching=False,
+        num_scheduler_steps=queueing.num_steps,
+        steps_ahead=queueing.steps_ahead,
     )
     engine.scheduler.max_num_batched_tokens = batch * prompt_tokens  # all prompts in one step
     random = np.random.default_rng(1)
