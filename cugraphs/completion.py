@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from cugraphs.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from cugraphs.outputs import CompletionOutput, Logprob
 from cugraphs.sequence import Sequence
 from cugraphs.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from cugraphs.request import Request
 
 
 class Completion:
     """Takes the tokens of a sequence one by one.
 
     Attributes:
-        request: that it belongs to.
         sequence: whose tokens they are.
         token_ids: of the answer.
         pieces: its text in final, non-empty pieces.
@@ -26,8 +20,6 @@ class Completion:
         finish_reason: why it ended; None while it grows.
         stop_reason: the stop token or stop string that ended it.
     """
-
-    request: Request
 
     def __init__(self, sequence: Sequence, tokenizer: Tokenizer) -> None:
         """Start after the prompt of ``sequence``."""

@@ -180,7 +180,7 @@ class Engine:
         self._next_request_id += 1
         self._requests.add(request)
         for completion in completions:
-            self._text.add(completion)
+            self._text.add(request, completion)
             self.scheduler.add(completion.sequence)
         self._pipeline.make_room()
         return request
@@ -265,13 +265,13 @@ class Engine:
         """Keep the outputs that the text has made for :meth:`step`; let go of what has ended."""
         results = self._text.results
         while results:
-            for completion in results[0].ended:
-                self._let_go(completion)
+            for request, completion in results[0].ended:
+                self._let_go(request, completion)
             self._outputs.extend(results.popleft().outputs)
 
-    def _let_go(self, completion: Completion) -> None:
+    def _let_go(self, request: Request, completion: Completion) -> None:
         """Drop an answer that has ended; by a stop string its sequence may still run."""
-        request, sequence = completion.request, completion.sequence
+        sequence = completion.sequence
         self._text.remove(completion)
         surplus = self.scheduler.num_tokens(sequence) - len(sequence.prompt_token_ids)
         surplus -= len(completion.token_ids)
@@ -303,7 +303,7 @@ class Engine:
             completion.abort()
         request.end()
         for completion in list(request.left):
-            self._let_go(completion)
+            self._let_go(request, completion)
         if self.scheduler.is_empty:
             self._settle()
 

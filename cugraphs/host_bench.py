@@ -225,8 +225,10 @@ def _text_us(load: _Load, tokenizer: Tokenizer) -> float:
     for number, sequence in enumerate(load.sequences):
         completion = Completion(sequence, tokenizer)
         prompt = tuple(sequence.prompt_token_ids)
-        Request(number, None, prompt, [completion], None, streams=False, catch_up=lambda: None)
-        writer.completions[sequence] = completion
+        request = Request(
+            number, None, prompt, [completion], None, streams=False, catch_up=lambda: None
+        )
+        writer.answers[sequence] = request, completion
     for step in load.tokens[:_WARM_UP_STEPS]:
         writer.take(step)
     timed = load.tokens[_WARM_UP_STEPS:]

@@ -38,10 +38,8 @@ class Request:
     _has_given: bool = False
 
     def __post_init__(self) -> None:
-        """Make its completions know it."""
+        """No answer has ended."""
         self.left = set(self.completions)
-        for completion in self.completions:
-            completion.request = self
 
     @property
     def finished(self) -> bool:

@@ -23,6 +23,8 @@ from cugraphs.request import Request
 from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.tokenizer import Tokenizer
 
+Answer = tuple[Request, Completion]
+
 MAX_STEPS_BEHIND = 4  # of the text behind the steps, then those wait
 
 
@@ -93,11 +95,11 @@ class StepResults:
 
     Args:
         outputs: of requests that stream, what is new; of others, everything once they have ended.
-        ended: completions that have ended.
+        ended: completions that have ended, with their requests.
     """
 
     outputs: Sequence[RequestOutput]
-    ended: Sequence[Completion]
+    ended: Sequence[Answer]
 
 
 class TextWorker:
@@ -115,19 +117,19 @@ class TextWorker:
         writer = AnswerWriter(tokenizer, num_slots)
         self.results, self.errors = writer.results, writer.errors
         self.drain = queue.join
-        self._queue, self._completions = queue, writer.completions
+        self._queue, self._answers = queue, writer.answers
         weakref.finalize(self, queue.put, None).atexit = False
         threading.Thread(
             target=_work, args=(queue, writer), name="cugraphs text", daemon=True
         ).start()
 
-    def add(self, completion: Completion) -> None:
-        """Give it the tokens of its sequence."""
-        self._completions[completion.sequence] = completion
+    def add(self, request: Request, completion: Completion) -> None:
+        """Give a completion of a request the tokens of its sequence."""
+        self._answers[completion.sequence] = request, completion
 
     def remove(self, completion: Completion) -> None:
         """Give it no more tokens; nothing happens a second time."""
-        self._completions.pop(completion.sequence, None)
+        self._answers.pop(completion.sequence, None)
 
     def put(self, tokens: StepTokens) -> None:
         """Hand over a step's tokens; waits while too many steps are queued."""
@@ -153,34 +155,35 @@ class AnswerWriter:
     """Gives tokens to the completions whose they are.
 
     Attributes:
-        completions: by sequence.
+        answers: by sequence.
         results, errors: as of the worker.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int) -> None:
         """Start without completions."""
-        self.completions: dict[TokenSequence, Completion] = {}
+        self.answers: dict[TokenSequence, Answer] = {}
         self.results: deque[StepResults] = deque()
         self.errors: deque[Exception] = deque()
         self._tokenizer = tokenizer
-        self._slots: list[Completion | None] = [None] * num_slots
+        self._slots: list[Answer | None] = [None] * num_slots
 
     def take(self, step: StepTokens) -> None:
         """Give a step's tokens to their completions; tell of what has changed."""
         for begun in step.begun:
-            completion = self._slots[begun.slot] = self.completions.get(begun.sequence)
-            if completion is not None:  # else it was aborted since
-                completion.request.clock.begin(begun.time_s, begun.cached_tokens)
+            answer = self._slots[begun.slot] = self.answers.get(begun.sequence)
+            if answer is not None:  # else it was aborted since
+                answer[0].clock.begin(begun.time_s, begun.cached_tokens)
         for prompt in step.prompts:
             self._take_prompt(prompt, step)
         streaming: dict[Request, None] = {}  # in the order of the rows
-        ended: list[Completion] = []
+        ended: list[Answer] = []
         arrays = (step.slots, step.token_ids, step.positions, step.is_last)
         columns = [array.tolist() for array in arrays]
         for index, (slot, token_id, position, is_last) in enumerate(zip(*columns, strict=True)):
-            completion = self._slots[slot]
-            if completion is None or completion.next_position != position:
+            answer = self._slots[slot]
+            if answer is None or answer[1].next_position != position:
                 continue  # it has ended, or took this token before an interrupt
+            request, completion = answer
             try:
                 if completion.logprobs is not None:
                     assert step.rows is not None
@@ -191,13 +194,13 @@ class AnswerWriter:
                 completion.fail()
                 self.errors.append(error)
             if len(completion.token_ids) == 1:
-                completion.request.clock.first_token(step.time_s)
-            if completion.request.streams:
-                streaming[completion.request] = None
+                request.clock.first_token(step.time_s)
+            if request.streams:
+                streaming[request] = None
             if completion.finish_reason is not None:
-                ended.append(completion)
+                ended.append(answer)
                 self._slots[slot] = None
-        for request in dict.fromkeys(completion.request for completion in ended):
+        for request in dict.fromkeys(request for request, _ in ended):
             if request.has_ended:
                 request.end()
                 streaming[request] = None
@@ -206,8 +209,8 @@ class AnswerWriter:
             self.results.append(StepResults(outputs, ended))
 
     def _take_prompt(self, prompt: PromptRows, step: StepTokens) -> None:
-        completion = self.completions.get(prompt.sequence)
-        known = None if completion is None else completion.request.prompt_logprobs
+        answer = self.answers.get(prompt.sequence)
+        known = None if answer is None else answer[0].prompt_logprobs
         if known is None:
             return
         for index, token_id in enumerate(prompt.token_ids):

@@ -28,7 +28,7 @@ def tokenizer():
 
 def make_completion(tokenizer, params, *, streams=False, seq_id=0):
     completion = Completion(Sequence(seq_id, [1, 2], params, max_tokens=9), tokenizer)
-    Request(seq_id, None, (1, 2), [completion], None, streams=streams, catch_up=lambda: None)
+    completion.streams = streams
     return completion
 
 
@@ -41,7 +41,11 @@ def tokens(slots, token_ids, position, *, last=(), begun=()):
 
 
 def begin(worker, slot, completion):
-    worker.add(completion)
+    number, streams = completion.sequence.seq_id, completion.streams
+    request = Request(
+        number, None, (1, 2), [completion], None, streams=streams, catch_up=lambda: None
+    )
+    worker.add(request, completion)
     return Begun(slot, completion.sequence, 0.0, 0)
 
 
@@ -59,7 +63,7 @@ def test_texts_of_two_slots_by_hand(tokenizer):
     assert (first.output().text, first.token_ids) == (" w4 ", [4, 5, 6])
     assert (first.finish_reason, first.stop_reason) == ("stop", "w5 w6")
     assert (second.finish_reason, second.stop_reason) == ("stop", None)
-    assert [c for step in worker.results for c in step.ended] == [first, second]
+    assert [c for step in worker.results for _, c in step.ended] == [first, second]
     outputs = [output for step in worker.results for output in step.outputs]
     found = [(o.request_id, o.outputs[0].text, o.outputs[0].token_ids) for o in outputs]
     assert found == [
@@ -91,7 +95,7 @@ def test_an_error_ends_its_own_answer_alone(tokenizer, monkeypatch):
     worker.put(tokens([0, 1], [4, 4], 3))
     worker.drain()
     assert [type(error) for error in worker.errors] == [ZeroDivisionError]
-    assert [list(step.ended) for step in worker.results] == [pair[:1]]
+    assert [c for step in worker.results for _, c in step.ended] == pair[:1]
     assert pair[0].finish_reason == "abort"
     assert pair[1].token_ids == [3, 4]
 
