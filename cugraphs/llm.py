@@ -32,6 +32,7 @@ from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.statistics import EngineStats
+from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class LLM:
         max_capture_size: int | None = None,
         off_ladder: OffLadder = "split",
         prefix_caching: bool = True,
+        num_scheduler_steps: int = 1,
+        step_loops: bool = False,
+        async_scheduling: bool | None = None,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
         tuning_table: str | Path | None = None,
@@ -96,6 +100,12 @@ class LLM:
             prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
                 uses what is in the cache of it. The rest of the prompt is then computed in another
                 shape, so last bits can differ; not with batch_invariant.
+            num_scheduler_steps: decode steps, 1 to 64, that are queued together, while no other
+                prompt could join them. The host has less to do for each token.
+            step_loops: on a GPU those steps are one launch that ends by itself once all answers
+                have ended, or a step after another prompt has come.
+            async_scheduling: queue a step while the one before still runs; its tokens come from the
+                device's own state. Default: where the device is not the CPU.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
@@ -111,8 +121,14 @@ class LLM:
         """
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
+        if _count("num_scheduler_steps", num_scheduler_steps) > MAX_STEPS:
+            raise ValueError(
+                f"LLM: num_scheduler_steps is {num_scheduler_steps}, expected 1 to {MAX_STEPS}"
+            )
         self.folder = find_model(model)
         self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
+        if async_scheduling is None:
+            async_scheduling = not self.device.shares_host_memory
         with Checkpoint.open(self.folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
             self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
@@ -144,6 +160,7 @@ class LLM:
             weights,
             self.device,
             mode=check_graph_mode(graph_mode),
+            loops=step_loops,
             memory_bytes=budget.device_bytes(self.device),
         )
         if not self.device.shares_host_memory:
@@ -155,6 +172,8 @@ class LLM:
             max_num_seqs=max_num_seqs,
             seed=seed,
             prefix_caching=prefix_caching,
+            num_scheduler_steps=num_scheduler_steps,
+            steps_ahead=int(async_scheduling),
         )
 
     def memory_map(self) -> MemoryMap:
@@ -380,8 +399,8 @@ class TextStream(Iterator[str]):
         self._num_given = len(self._request.completions[0].pieces)
 
     def __del__(self) -> None:
-        """Stop the request when nobody listens any more."""
-        self.close()
+        """Stop the request, before the next step, when nobody listens any more."""
+        self._engine.abort_soon(self._request)
 
 
 def _count(name: str, value: object, least: int = 1) -> int:

@@ -1,8 +1,9 @@
 """Benchmarks: workloads served by the engine, and single steps on this GPU.
 
 `throughput` and `latency` serve many requests, on the CPU too, with the model's own weights or
-random ones. The others time captures, padding, graphs against eager, decode steps and prompts, on
-random weights in a model's shapes. Every one prints its mode.
+random ones. `host` times what a step costs the host, and needs no GPU either. The others time
+captures, padding, graphs against eager, decode steps and prompts, on random weights in a model's
+shapes. Every one prints its mode.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from cugraphs.cli import (
     bench_capture,
     bench_decode,
     bench_graphs,
+    bench_host,
     bench_latency,
     bench_loop,
     bench_padding,
@@ -34,5 +36,6 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     for module in (
         *(bench_throughput, bench_latency),
         *(bench_capture, bench_padding, bench_graphs, bench_decode, bench_loop, bench_prefill),
+        bench_host,
     ):
         module.add_parser(benchmarks)
