@@ -19,13 +19,15 @@ from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
-from cugraphs.device import InputStaging, KVPool, Run, converted
+from cugraphs.cuda_upload import pinned_lanes
+from cugraphs.device import InputStaging, KVPool, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, prepare
 from cugraphs.one_line import reason
 from cugraphs.program import Buffer, Program
+from cugraphs.start_times import span
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
 INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
@@ -167,14 +169,17 @@ class CudaDevice:
             RuntimeError: cuBLASLt is not installed.
             ValueError: a tuning table cannot be read.
         """
-        self.gpu_name = check_cuda()
+        with span("import CuPy, find the GPU"):
+            self.gpu_name = check_cuda()
         import cupy
 
         self._cupy: Any = cupy
-        self.stream: Any = cupy.cuda.Stream(non_blocking=True)
-        self.cublaslt = CublasLt(
-            allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
-        )
+        with span("CUDA context"):
+            self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        with span("cuBLASLt, its tuning table"):
+            self.cublaslt = CublasLt(
+                allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
+            )
         self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
 
     @property
@@ -220,6 +225,10 @@ class CudaDevice:
         """Copy host values, converting the dtype on the host."""
         host = np.ascontiguousarray(converted(values, target.dtype)).reshape(target.shape)
         target.set(host, stream=self.stream)
+
+    def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
+        """Lanes over pinned buffers, in a stream of their own."""
+        return pinned_lanes(count, chunk_bytes)
 
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""

@@ -60,6 +60,31 @@ class InputStaging(Protocol):
         """Queue the copy of its first bytes into the arena; the next twin is then the other."""
 
 
+class UploadLane(Protocol):
+    """One thread's way into the device's memory, for much data: it fills host arrays, to be copied.
+
+    Attributes:
+        chunk_bytes: the largest array that :meth:`fill` gives.
+    """
+
+    chunk_bytes: int
+
+    def begin(self) -> None:
+        """Called first, in the thread that uses it."""
+
+    def fill(self, target: Array) -> Array:
+        """A host array of the shape and dtype of ``target``, contiguous in the device's memory.
+
+        It may be the target itself. Waits where its memory is still being copied.
+        """
+
+    def send(self) -> None:
+        """Queue the copy of what :meth:`fill` gave last."""
+
+    def finish(self) -> None:
+        """Wait until everything that was sent is there."""
+
+
 class KVPool(Protocol):
     """The KV cache's memory, whose addresses are known before its size.
 
@@ -111,6 +136,12 @@ class Device(Protocol):
 
     def write(self, target: Array, values: Array) -> None:
         """Copy host ``values`` into a device array of that shape, converting the dtype."""
+
+    def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
+        """Lanes for as many threads, each with host memory of its own where that is needed.
+
+        Where the machine does not give that much, they have less, and that is logged.
+        """
 
     def read(self, array: Array) -> Array:
         """The contents as a host array; waits until they are computed. May be a view."""
@@ -184,6 +215,25 @@ class _InPlace:
         pass
 
 
+class _DirectLane:
+    """Host code writes where the device reads."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self.chunk_bytes = chunk_bytes
+
+    def begin(self) -> None:
+        pass
+
+    def fill(self, target: Array) -> Array:
+        return target
+
+    def send(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
 class _ZeroedPool:
     """A pool whose memory comes as it is written."""
 
@@ -237,6 +287,10 @@ class CpuDevice:
     def write(self, target: Array, values: Array) -> None:
         """Copy, converting the dtype."""
         convert(values, target)
+
+    def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
+        """The targets themselves are filled."""
+        return [_DirectLane(chunk_bytes) for _ in range(count)]
 
     def read(self, array: Array) -> Array:
         """The array itself."""

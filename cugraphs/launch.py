@@ -18,6 +18,7 @@ import numpy as np
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
+from cugraphs.start_times import span
 
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
@@ -256,9 +257,10 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
     from cuda.bindings import driver
 
     cubin = compile_cubin(source, function, arch)
-    module = cupy.cuda.function.Module()
-    module.load(cubin.data)
-    found = module.get_function(cubin.lowered_name)
+    with span(f"load {function}"):
+        module = cupy.cuda.function.Module()
+        module.load(cubin.data)
+        found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     pointer = int(found.ptr)
     if cubin.shared_bytes + shared_bytes > 48 * 1024:  # above it a kernel must opt in

@@ -26,11 +26,12 @@ from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.weights import load_weights
+from cugraphs.models.weights import begin_loading
 from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
+from cugraphs.start_times import span
 from cugraphs.statistics import EngineStats
 from cugraphs.tokenizer import Tokenizer
 
@@ -117,9 +118,10 @@ class LLM:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
             self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
             self.max_model_len = self._choose_length(max_model_len)
-            self.tokenizer = Tokenizer.load(
-                self.folder, checkpoint.config, checkpoint.generation_config
-            )
+            with span("tokenizer"):
+                self.tokenizer = Tokenizer.load(
+                    self.folder, checkpoint.config, checkpoint.generation_config
+                )
             self._generation_config = checkpoint.generation_config
             ladder = Ladder(
                 _count("max_num_seqs", max_num_seqs),
@@ -128,24 +130,28 @@ class LLM:
                 off_ladder=off_ladder,
             )
             budget = MemoryBudget(num_kv_blocks, kv_cache_bytes, gpu_memory_utilization)
-            plan = self._plan(ladder, max_num_batched_tokens, budget, batch_invariant)
-            weights = load_weights(
-                checkpoint.tensors,
-                self.config,
-                self.dtype,
-                self.max_model_len,
-                self.device,
-                source=str(self.folder),
-                progress=_running_total(progress, checkpoint.nbytes),
-            )
-        self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
-        self.runner = ModelRunner(
-            plan,
-            weights,
-            self.device,
-            mode=check_graph_mode(graph_mode),
-            memory_bytes=budget.device_bytes(self.device),
-        )
+            with span("plan"):
+                plan = self._plan(ladder, max_num_batched_tokens, budget, batch_invariant)
+            with span("chat template"):
+                self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
+            with span("allocate weights, begin to load"):
+                weights, loading = begin_loading(
+                    checkpoint.tensors,
+                    self.config,
+                    self.dtype,
+                    self.max_model_len,
+                    self.device,
+                    source=str(self.folder),
+                    progress=_running_total(progress, checkpoint.nbytes),
+                )
+            with loading:  # meanwhile: binding and capture need the weights' addresses alone
+                self.runner = ModelRunner(
+                    plan,
+                    weights,
+                    self.device,
+                    mode=check_graph_mode(graph_mode),
+                    memory_bytes=budget.device_bytes(self.device),
+                )
         if not self.device.shares_host_memory:
             _log.info(_memory_notice(self.runner))
         self.engine = Engine(

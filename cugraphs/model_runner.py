@@ -25,6 +25,7 @@ from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
 from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceBuffers, SequenceState
+from cugraphs.start_times import span
 from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
@@ -186,13 +187,15 @@ class ModelRunner:
         self.plan = plan
         self.device: Device = device or CpuDevice()
         self.mode = mode
-        self._kv_pool = self.device.kv_pool(plan.cache)
-        self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
-        self.mirror = StateMirror(plan.state)
-        memory = ProgramMemory(
-            plan.programs, self.device, weights, self.state, poison=poison, debug=debug
-        )
-        self.arena = memory.arena
+        with span("KV addresses, state"):
+            self._kv_pool = self.device.kv_pool(plan.cache)
+            self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
+            self.mirror = StateMirror(plan.state)
+        with span("arena"):
+            memory = ProgramMemory(
+                plan.programs, self.device, weights, self.state, poison=poison, debug=debug
+            )
+            self.arena = memory.arena
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
         self._mixed = memory.executable(plan.mixed)
         self._changes = memory.executable(plan.changes)
@@ -201,15 +204,18 @@ class ModelRunner:
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
-            self.decode.capture(_fill_dead_rows, progress)
+            with span("graphs of decode steps"):
+                self.decode.capture(_fill_dead_rows, progress)
         if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
-            self._capture_pieces()
+            with span("graphs of pieces"):
+                self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
         self.graph_bytes = max(free - self.device.free_bytes, 0)
         self.num_kv_blocks = plan.cache.num_blocks
         if memory_bytes is not None:
             self.num_kv_blocks = self._affordable_blocks(memory_bytes)
-        self._kv_pool.back(self.num_kv_blocks)
+        with span("KV cache"):
+            self._kv_pool.back(self.num_kv_blocks)
 
     @property
     def counts(self) -> StepCounts:

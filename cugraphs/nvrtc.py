@@ -15,6 +15,7 @@ from typing import Any
 
 from cugraphs.build_cache import cache_folder, cache_key, write_atomically
 from cugraphs.kernel_source import INSTALL_CUDA, cuda_include_folder, include_folders, source_key
+from cugraphs.start_times import span
 
 # Shared memory that one block may have; every kernel is compiled for all of these.
 MAX_SHARED_BYTES = {
@@ -85,7 +86,8 @@ def compile_cubin(source: Path, function: str, arch: str, *, options: Sequence[s
     path = cache_folder("cubins") / f"{source.stem}-{arch}-{key}.cubin"
     cubin = _read(path)
     if cubin is None:
-        cubin = _compile(source, function, arch, (*_OPTIONS, *options))
+        with span(f"compile {function}"):
+            cubin = _compile(source, function, arch, (*_OPTIONS, *options))
         _write(path, cubin)
     return cubin
 
