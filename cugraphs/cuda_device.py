@@ -6,6 +6,8 @@ Imported only where a GPU is wanted. One stream; nothing here synchronises excep
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -23,13 +25,19 @@ from cugraphs.cuda_upload import pinned_lanes
 from cugraphs.device import InputStaging, KVPool, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
+from cugraphs.kernel_loading import load_kernels
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.launch import Prepared, prepare
+from cugraphs.launch import Prepared, device_arch, load_function, prepare
 from cugraphs.one_line import reason
 from cugraphs.program import Buffer, Program
 from cugraphs.start_times import span
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
+CUPY_WHEELS = (
+    "cupy",
+    *(f"cupy-cuda{cuda}" for cuda in ("102", "110", "111", "11x", "12x", "13x", "14x")),
+    *(f"cupy-rocm-{rocm}" for rocm in ("4-3", "5-0", "7-0")),
+)
 INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
 
 
@@ -44,6 +52,25 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def wake_driver() -> None:
+    """Begin to start the driver, in a thread: it takes a quarter of a second, and no Python.
+
+    Without a driver nothing happens; what is wrong with it, :func:`check_cuda` says. Where CuPy is
+    loaded already, the driver is awake.
+    """
+    if "cupy" in sys.modules or not has_driver():
+        return
+
+    def wake() -> None:
+        driver = ctypes.CDLL("libcuda.so.1")
+        with span("driver, GPU context"):
+            context = ctypes.c_void_p()
+            if driver.cuInit(0) == 0:  # and GPU 0, which a process begins with
+                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+
+    threading.Thread(target=wake, name="cugraphs driver", daemon=True).start()
 
 
 def check_cuda() -> str:
@@ -94,8 +121,8 @@ def check_cuda() -> str:
 
 def _cupy_wheels() -> list[str]:
     """Names of the installed distributions that write the folder ``cupy``."""
-    names = {str(distribution.metadata["Name"]) for distribution in distributions()}
-    return sorted(n for n in names if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm")))
+    # By name: to read the metadata of all that is installed takes tenths of a second.
+    return [name for name in CUPY_WHEELS if any(True for _ in distributions(name=name))]
 
 
 def _other_extra(wheels: Sequence[str], cuda_major: int) -> str:
@@ -174,6 +201,7 @@ class CudaDevice:
         import cupy
 
         self._cupy: Any = cupy
+        self._id = int(cupy.cuda.Device().id)
         with span("CUDA context"):
             self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         with span("cuBLASLt, its tuning table"):
@@ -228,7 +256,7 @@ class CudaDevice:
 
     def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
         """Lanes over pinned buffers, in a stream of their own."""
-        return pinned_lanes(count, chunk_bytes)
+        return pinned_lanes(count, chunk_bytes, self._id)
 
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""
@@ -297,6 +325,16 @@ class CudaDevice:
             error.add_note(f"in {label}")
             raise
         self._poison(ruined)
+
+    def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
+        """Each in a thread: a start with new kernels takes as long as the slowest of them."""
+
+        def load(source: Path, function: str, arch: str, shared_bytes: int) -> None:
+            self._cupy.cuda.Device(self._id).use()  # a thread begins with GPU 0
+            load_function(source, function, arch, shared_bytes)
+
+        with span("kernels"):
+            load_kernels(programs, device_arch(), load)
 
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -181,6 +181,9 @@ class Device(Protocol):
             poison: fill temporaries with NaN bytes after their last use.
         """
 
+    def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
+        """Get ready to bind programs at these sizes: compile and load what they launch, at once."""
+
     def capture(self, run: Run) -> Replay:
         """Record what ``run`` queues as one graph, on a device that has graphs.
 
@@ -324,6 +327,9 @@ class CpuDevice:
     ) -> list[Run]:
         """Run the references."""
         return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
+
+    def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
+        """References are there already."""
 
     def capture(self, run: Run) -> Replay:
         """The CPU has no graphs."""

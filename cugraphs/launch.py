@@ -274,4 +274,9 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
     return pointer
 
 
+def load_function(source: Path, function: str, arch: str, shared_bytes: int) -> None:
+    """Compile and load what will be launched soon; several threads may do so at once."""
+    _function(source, function, arch, shared_bytes)
+
+
 _KEEP: list[Any] = []  # modules stay loaded while the process lives: their functions are cached

@@ -12,6 +12,7 @@ import numpy as np
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cuda_device import wake_driver
 from cugraphs.device_choice import (
     MemoryBudget,
     choose_device,
@@ -113,15 +114,17 @@ class LLM:
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
         self.folder = find_model(model)
-        self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
+        if device != "cpu":
+            wake_driver()  # what follows needs Python's lock, which this does not
         with Checkpoint.open(self.folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
-            self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
-            self.max_model_len = self._choose_length(max_model_len)
             with span("tokenizer"):
                 self.tokenizer = Tokenizer.load(
                     self.folder, checkpoint.config, checkpoint.generation_config
                 )
+            self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
+            self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
+            self.max_model_len = self._choose_length(max_model_len)
             self._generation_config = checkpoint.generation_config
             ladder = Ladder(
                 _count("max_num_seqs", max_num_seqs),

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 import numpy as np
 
 from cugraphs.arena import Arena
-from cugraphs.bucketed_step import BucketedStep, ProgramMemory, StepCounts, plan_buckets
+from cugraphs.bucketed_step import AXIS, BucketedStep, ProgramMemory, StepCounts, plan_buckets
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CaptureError, CpuDevice, Device
 from cugraphs.executable import PlannedProgram, pieces_of
@@ -23,6 +23,7 @@ from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
 from cugraphs.plan_target import HostCosts, expected_graphs
+from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceBuffers, SequenceState
 from cugraphs.start_times import span
@@ -196,6 +197,7 @@ class ModelRunner:
                 plan.programs, self.device, weights, self.state, poison=poison, debug=debug
             )
             self.arena = memory.arena
+        self.device.load_kernels(self._to_be_bound())
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
         self._mixed = memory.executable(plan.mixed)
         self._changes = memory.executable(plan.changes)
@@ -353,11 +355,21 @@ class ModelRunner:
                 positions[last] = chunk.start + len(chunk.token_ids)
         self.mirror.advance(token_ids, row_ids, positions)
 
+    def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
+        """The programs, at the sizes that a start binds and at those of a long prompt."""
+        plan, mixed = self.plan, self.plan.mixed.program
+        found: list[tuple[Program, Mapping[str, int]]] = [
+            (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
+            for rung in plan.ladder.rungs
+        ]
+        rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
+        for tokens in (*rungs, plan.max_num_batched_tokens):
+            found.append((mixed, {"tokens": tokens, "seqs": 1, "logits": 1}))
+        return [*found, (plan.changes.program, {})]
+
     def _capture_pieces(self) -> None:
         """Capture the runs of ops between attention at every token rung, the largest first."""
-        rungs = token_ladder(
-            self.plan.state.num_slots, self.plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS
-        )
+        rungs = _piece_ladder(self.plan)
         program = self.plan.mixed.program
         for tokens in reversed(rungs.rungs):
             sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
@@ -392,6 +404,11 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
+
+
+def _piece_ladder(plan: StepPlan) -> Ladder:
+    """The token counts of mixed steps whose pieces are captured."""
+    return token_ladder(plan.state.num_slots, plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS)
 
 
 def _fill_dead_rows(inputs: Mapping[str, Array]) -> None:

@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -25,11 +26,12 @@ from cugraphs.device import Device, UploadLane, convert
 from cugraphs.kernel import DTYPES, Array
 from cugraphs.start_times import record, span
 
-READERS = 8  # threads, where the machine has as many cores
-CHUNK_BYTES = 8 << 20  # of the host buffers, of which each thread has two
+READERS = 12  # threads, where the machine has as many cores
+CHUNK_BYTES = 4 << 20  # of the host buffers, of which each thread has two: they stay in the cache
 # While weights load, Python's lock goes round more often than every 5 ms: a reader needs it for
 # microseconds between its reads, and would wait that long for a thread that computes in Python.
 _SWITCH_INTERVAL_S = 2e-4
+_PROGRESS_INTERVAL_S = 0.02
 
 
 class Tensor(Protocol):
@@ -52,10 +54,17 @@ class Tensor(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor, and the contiguous array of the device, as large as it, that it fills."""
+    """A tensor, and the contiguous array of the device, as large as it, that it fills.
+
+    Args:
+        tensor: to read.
+        target: to fill.
+        counted: progress is told of its bytes.
+    """
 
     tensor: Tensor
     target: Array
+    counted: bool = True
 
 
 class WeightLoading:
@@ -84,23 +93,31 @@ class WeightLoading:
             chunk_bytes: of each host buffer.
         """
         self._parts = parts
+        self._device = device
         self._progress = progress
-        self._lock = threading.Lock()  # of the chunks, the error and the progress
+        self._chunk_bytes = chunk_bytes
+        self._count = readers or min(READERS, len(os.sched_getaffinity(0)))
+        self._lock = threading.Lock()  # of all that follows
+        self._lanes: list[UploadLane] | None = None
+        self._chunks: Iterator[_Chunk] = iter(())
         self._stopped = False
         self._error: BaseException | None = None
-        count = readers or min(READERS, os.cpu_count() or 1)
-        lanes = device.upload_lanes(count, chunk_bytes)
-        self._chunks = _chunks(parts, min(lane.chunk_bytes for lane in lanes))
+        self._untold_bytes, self._told_s = 0, 0.0
         self._switch_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_INTERVAL_S, self._switch_interval_s))
         self._threads = [
-            threading.Thread(target=self._run, args=[lane], name=f"cugraphs reader {index}")
-            for index, lane in enumerate(lanes)
+            threading.Thread(target=self._run, name=f"cugraphs reader {index}")
+            for index in range(self._count)
         ]
+        self._running = self._count
+        self._ended = threading.Event()  # Thread.join cannot be interrupted safely before 3.13
+        started = 0
         try:
             for thread in self._threads:
                 thread.start()
+                started += 1
         except BaseException:  # no more threads, or an interrupt
+            self._leave(self._count - started)
             self._end()
             raise
 
@@ -112,8 +129,7 @@ class WeightLoading:
         """
         try:
             with span("wait for weights"):
-                for thread in self._threads:
-                    thread.join()
+                self._ended.wait()
         except BaseException:  # an interrupt
             self._end()
             raise
@@ -124,6 +140,9 @@ class WeightLoading:
                 raise error
             finally:  # its frames hold device memory: nothing of ours may hold it in turn
                 del error
+        if self._progress is not None and self._untold_bytes:
+            untold_bytes, self._untold_bytes = self._untold_bytes, 0
+            self._progress(untold_bytes)
         for tensor in {id(part.tensor): part.tensor for part in self._parts}.values():
             tensor.check_unchanged()
 
@@ -146,25 +165,25 @@ class WeightLoading:
     def _end(self) -> None:
         """Stop the threads, and wait until they have; an interrupt does not shorten that."""
         self._stopped = True
-        for thread in self._threads:
-            while thread.is_alive():
-                try:
-                    thread.join()
-                except KeyboardInterrupt:
-                    continue
+        while not self._ended.is_set():
+            with suppress(KeyboardInterrupt):
+                self._ended.wait()
+        self._lanes = []  # of threads that never came to it
         sys.setswitchinterval(self._switch_interval_s)
 
-    def _run(self, lane: UploadLane) -> None:
+    def _run(self) -> None:
         """Read chunk after chunk; what goes wrong ends every thread."""
+        begin_s = time.perf_counter()
         try:
-            begin_s = time.perf_counter()
+            lane = self._take_lane()
+            if lane is None:
+                return
             try:
                 lane.begin()
                 while (chunk := self._next()) is not None:
                     nbytes = chunk.load(lane)
-                    if self._progress is not None:
-                        with self._lock:
-                            self._progress(nbytes)
+                    if chunk.part.counted:
+                        self._tell(nbytes)
             finally:
                 lane.finish()
                 record("weights", begin_s)
@@ -172,40 +191,76 @@ class WeightLoading:
             with self._lock:
                 self._error = self._error or error
             self._stopped = True
+        finally:
+            self._leave(1)
+
+    def _leave(self, count: int) -> None:
+        """So many threads have ended, or will never begin."""
+        with self._lock:
+            self._running -= count
+            if not self._running:
+                self._ended.set()
+
+    def _take_lane(self) -> UploadLane | None:
+        """One thread's lane. The first thread makes all: pinned memory takes time that way."""
+        with self._lock:
+            if self._stopped:
+                return None
+            if self._lanes is None:
+                self._lanes = self._device.upload_lanes(self._count, self._chunk_bytes)
+                self._chunks = _chunks(self._parts, min(each.chunk_bytes for each in self._lanes))
+            return self._lanes.pop()
 
     def _next(self) -> _Chunk | None:
         with self._lock:
             return None if self._stopped else next(self._chunks, None)
 
+    def _tell(self, nbytes: int) -> None:
+        """Tell ``progress``, but not at every chunk."""
+        if self._progress is None:
+            return
+        with self._lock:
+            self._untold_bytes += nbytes
+            now_s = time.perf_counter()
+            if now_s - self._told_s >= _PROGRESS_INTERVAL_S:
+                self._told_s = now_s
+                untold_bytes, self._untold_bytes = self._untold_bytes, 0
+                self._progress(untold_bytes)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Elements of a part, ``first`` to ``first + count`` of its flat array."""
+    """Some elements of a part.
+
+    Args:
+        part: that they belong to.
+        target: the device's array for them.
+        stored: the dtype that they have in the checkpoint.
+        begin: where they begin in the tensor, in bytes.
+    """
 
     part: Part
-    first: int
-    count: int
+    target: Array
+    stored: np.dtype[Any]
+    begin: int
 
     def load(self, lane: UploadLane) -> int:
         """Read them, convert them, send them; returns the bytes that were read."""
-        stored = DTYPES[self.part.tensor.dtype]
-        target = self.part.target.reshape(-1)[self.first : self.first + self.count]
-        host = lane.fill(target)
-        begin, nbytes = self.first * stored.itemsize, self.count * stored.itemsize
-        if host.dtype == stored:
-            self.part.tensor.read(begin, host.view(np.uint8))
-        else:
-            raw = np.empty(nbytes, np.uint8)
-            self.part.tensor.read(begin, raw)
-            convert(raw.view(stored), host)
+        host = lane.fill(self.target)
+        raw = host if host.dtype == self.stored else np.empty(host.size, self.stored)
+        read = raw.view(np.uint8)
+        self.part.tensor.read(self.begin, read)
+        if raw is not host:
+            convert(raw, host)
         lane.send()
-        return nbytes
+        return int(read.nbytes)
 
 
 def _chunks(parts: Sequence[Part], chunk_bytes: int) -> Iterator[_Chunk]:
     """Every part in pieces that take at most so many bytes, as stored and in the device."""
     for part in parts:
-        itemsize = max(DTYPES[part.tensor.dtype].itemsize, part.target.dtype.itemsize)
-        step, size = max(chunk_bytes // itemsize, 1), part.target.size
-        for first in range(0, size, step):
-            yield _Chunk(part, first, min(step, size - first))
+        stored, target = DTYPES[part.tensor.dtype], part.target.reshape(-1)
+        step = max(chunk_bytes // max(stored.itemsize, target.dtype.itemsize), 1)
+        for first in range(0, target.size, step):
+            piece = target[first : first + step]
+            yield _Chunk(part, piece, stored, first * stored.itemsize)
