@@ -96,10 +96,11 @@ def _shards(
 def _begin_shard(
     path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, std: float
 ) -> Iterator[tuple[int, int, Array]]:
-    """Write a file's header; yields what is still to be written: where, how much, of which bytes."""
+    """Write a file's header; yields what remains: where, how much, and of which bytes."""
     matrix = normal_block(0.0, std, dtype).view("uint8")
     norm = normal_block(1.0, std, dtype).view("uint8")
-    entries, end = {}, 0
+    entries: dict[str, Any] = {}
+    end = 0
     for name, shape in shapes.items():
         start, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
         entries[name] = {
@@ -122,7 +123,7 @@ def _begin_shard(
 def _write_at(path: Path, start: int, nbytes: int, block: Array) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
-        view = memoryview(block)[:nbytes]
+        view = block.data[:nbytes]
         while view:
             count = os.pwrite(descriptor, view, start)
             start, view = start + count, view[count:]

@@ -137,7 +137,7 @@ class FileReader:
         Raises:
             ModelFileError: The file ends before, or cannot be read.
         """
-        view = memoryview(buffer)
+        view = buffer.data
         while view:
             try:
                 count = os.preadv(self._descriptor, [view], start)

@@ -8,6 +8,7 @@ share. Further keys are arguments of ``LLM``.
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import time
 
@@ -27,13 +28,20 @@ def main() -> None:
         llm = LLM(**options)
     with span("first token"):
         output = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=1))[0]
-    counts = llm.runner.counts
+
+    from cugraphs.bench_machine import describe_machine
+    from cugraphs.cuda_device import CudaDevice
+
+    machine = {"python": platform.python_version()}
+    if isinstance(llm.device, CudaDevice):
+        machine = describe_machine(llm.device)
     print(
         json.dumps(
             {
                 "begin_s": _BEGIN_S,
                 "token_ids": output.outputs[0].token_ids,
-                "graphs": counts.captures,
+                "graphs": llm.runner.counts.captures,
+                "machine": machine,
                 "spans": [[s.name, s.thread, s.begin_s, s.end_s] for s in SPANS],
             }
         )

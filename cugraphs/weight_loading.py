@@ -34,6 +34,11 @@ _SWITCH_INTERVAL_S = 2e-4
 _PROGRESS_INTERVAL_S = 0.02
 
 
+def default_readers() -> int:
+    """Threads that read: one a core, up to ``READERS``."""
+    return min(READERS, len(os.sched_getaffinity(0)))
+
+
 class Tensor(Protocol):
     """Where a tensor's bytes come from."""
 
@@ -89,14 +94,14 @@ class WeightLoading:
             parts: what goes where; read in this order.
             device: owns the targets.
             progress: called with the number of bytes just read, by one thread at a time.
-            readers: threads; None is one a core, up to ``READERS``.
+            readers: threads; None is :func:`default_readers`.
             chunk_bytes: of each host buffer.
         """
         self._parts = parts
         self._device = device
         self._progress = progress
         self._chunk_bytes = chunk_bytes
-        self._count = readers or min(READERS, len(os.sched_getaffinity(0)))
+        self._count = readers or default_readers()
         self._lock = threading.Lock()  # of all that follows
         self._lanes: list[UploadLane] | None = None
         self._chunks: Iterator[_Chunk] = iter(())
@@ -120,6 +125,11 @@ class WeightLoading:
             self._leave(self._count - started)
             self._end()
             raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether every thread has ended, for good or by an error."""
+        return self._ended.is_set()
 
     def wait(self) -> None:
         """Return once every byte is in the device's memory.

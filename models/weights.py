@@ -17,7 +17,7 @@ from cugraphs.device import Device
 from cugraphs.kernel import DTYPES, Array, ArrayType
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import CHUNK_POSITIONS, RopeConfig, cos_sin_table
-from cugraphs.weight_loading import Part, Tensor, WeightLoading
+from cugraphs.weight_loading import CHUNK_BYTES, Part, Tensor, WeightLoading
 
 EMBEDDING_WEIGHT = "model.embed_tokens.weight"
 HEAD_WEIGHT = "lm_head.weight"
@@ -85,6 +85,15 @@ def weight_table(config: LlamaConfig) -> dict[str, Weight]:
     return table
 
 
+def checkpoint_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a checkpoint of the model holds, by name."""
+    return {
+        part: (rows, *weight.shape[1:])
+        for weight in weight_table(config).values()
+        for part, rows in weight.parts
+    }
+
+
 def load_weights(
     tensors: Mapping[str, Tensor],
     config: LlamaConfig,
@@ -112,6 +121,8 @@ def begin_loading(
     *,
     source: str = "checkpoint",
     progress: Callable[[int], None] | None = None,
+    readers: int | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> tuple[dict[str, Array], WeightLoading]:
     """Begin to fill every weight from the checkpoint, converted to ``dtype``, in one allocation.
 
@@ -123,6 +134,8 @@ def begin_loading(
         device: holds the weights.
         source: names the checkpoint in errors.
         progress: called with the number of checkpoint bytes just read, by a thread of the loading.
+        readers: threads that read; None is what fits the machine.
+        chunk_bytes: of each of their two host buffers.
 
     Returns:
         An array of the device for every name of :func:`weight_table`, and the RoPE table (float32);
@@ -154,7 +167,10 @@ def begin_loading(
         for part, rows in weight.parts:
             parts.append(Part(tensors[names[part]], weights[name][row : row + rows]))
             row += rows
-    return weights, WeightLoading(parts, device, progress=progress)
+    loading = WeightLoading(
+        parts, device, progress=progress, readers=readers, chunk_bytes=chunk_bytes
+    )
+    return weights, loading
 
 
 class _RopeTable:
@@ -238,9 +254,9 @@ def _same(a: Tensor, b: Tensor) -> bool:
         return False
     nbytes = math.prod(a.shape) * DTYPES[a.dtype].itemsize
     for begin in range(0, nbytes, _COMPARED_BYTES):
-        pieces = [np.empty(min(_COMPARED_BYTES, nbytes - begin), np.uint8) for _ in range(2)]
-        a.read(begin, pieces[0])
-        b.read(begin, pieces[1])
-        if not np.array_equal(*pieces):
+        piece_a, piece_b = np.empty((2, min(_COMPARED_BYTES, nbytes - begin)), np.uint8)
+        a.read(begin, piece_a)
+        b.read(begin, piece_b)
+        if not np.array_equal(piece_a, piece_b):
             return False
     return True

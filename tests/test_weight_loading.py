@@ -256,7 +256,7 @@ def test_less_pinned_memory_is_one_line_and_smaller_buffers(
     )
 
 
-# --------------------------------------------------------------------------------- what ends it early
+# ------------------------------------------------------------------------------ what ends it early
 
 
 @pytest.mark.parametrize("kind", [CpuDevice, LateDevice])
@@ -316,11 +316,13 @@ def test_an_error_of_the_caller_stops_the_readers(tiny):
     slow = Given(
         np.zeros(1 << 20, np.float32), lambda: reads.append(1) or threading.Event().wait(0.01)
     )
-    with pytest.raises(ValueError, match="no such mode"):
-        with WeightLoading(
+    with (
+        pytest.raises(ValueError, match="no such mode"),
+        WeightLoading(
             [Part(slow, np.empty(1 << 20, np.float32))], device, readers=2, chunk_bytes=4096
-        ):
-            raise ValueError("no such mode")
+        ),
+    ):
+        raise ValueError("no such mode")
     assert len(reads) < 20  # of 1024
 
 

@@ -64,30 +64,55 @@ def check_counts(name: str, counts: Sequence[int], most: int = _MOST_ROWS) -> No
             raise ValueError(f"bench: {name} is {count}, expected 1 to {most:,}")
 
 
+def check_record_file(file: Path | None) -> None:
+    """Refuse a record's file that cannot be written, before the work that it records.
+
+    Raises:
+        ValueError: its folder is missing.
+    """
+    if file is not None and not file.resolve().parent.is_dir():
+        raise ValueError(f"bench: {file} is in no folder that exists, expected one")
+
+
 class BenchSession:
     """One benchmark on one GPU."""
 
-    def __init__(self, benchmark: str, mode: str, args: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        benchmark: str,
+        mode: str,
+        args: argparse.Namespace,
+        *,
+        name: str | None = None,
+        folder: Path | None = None,
+        weights: str = "random weights",
+    ) -> None:
         """Read the config, take the GPU and print what will run.
 
         Args:
             benchmark: its name.
             mode: what is captured, in words that stand beside every figure.
             args: with the options of :func:`add_common_options`.
+            name: of the model, where a folder is given.
+            folder: that holds the model; None takes the one that is asked for.
+            weights: what they are, in words.
 
         Raises:
             ValueError, OSError: the model or the record's file cannot be used.
             CudaUnavailable: there is no GPU to time.
         """
         self._benchmark, self._mode, self._record_file = benchmark, mode, args.json
-        if args.json is not None and not args.json.resolve().parent.is_dir():
-            raise ValueError(f"bench: {args.json} is in no folder that exists, expected one")
-        self.name, self.config = _read_config(args)
+        check_record_file(args.json)
+        self._weights = weights
+        if folder is not None and name is not None:
+            self.name, self.config = name, _folder_config(folder)
+        else:
+            self.name, self.config = _read_config(args)
         self.dtype: str = args.dtype
         self.device = CudaDevice()
         self._machine = describe_machine(self.device)
         m = self._machine
-        print(f"bench {benchmark}: {self.name}, {self.dtype}, random weights; mode {mode}")
+        print(f"bench {benchmark}: {self.name}, {self.dtype}, {weights}; mode {mode}")
         print(
             f"{m['gpu']}, driver {m['driver']} (CUDA {m['driver_cuda']}), CuPy {m['cupy']}, "
             f"cuda-bindings {m['cuda_bindings']}, cuBLASLt {m['cublaslt']}, Python {m['python']}"
@@ -147,13 +172,13 @@ class BenchSession:
             "mode": self._mode,
             "model": self.name,
             "dtype": self.dtype,
-            "weights": "random",
+            "weights": self._weights.removesuffix(" weights"),
             "machine": self._machine,
             "ceilings": gpu
             and {"read_bytes_per_s": gpu.read_bytes_per_s, "flops_per_s": gpu.flops_per_s},
             **results,
         }
-        self._record_file.write_text(json.dumps(record, indent=1, default=_plain) + "\n")
+        self._record_file.write_text(json.dumps(record, indent=1, default=plain) + "\n")
 
 
 @contextmanager
@@ -169,9 +194,14 @@ def _read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
     """The name to print, and the model's config."""
     if args.shape is not None:
         return args.shape, LlamaConfig.from_hf(model_shape(args.shape), args.shape)
-    file = find_model(args.model, allow_download=False) / "config.json"
-    return args.model, LlamaConfig.from_hf(read_json_object(file), str(file))
+    return args.model, _folder_config(find_model(args.model, allow_download=False))
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _folder_config(folder: Path) -> LlamaConfig:
+    file = folder / "config.json"
+    return LlamaConfig.from_hf(read_json_object(file), str(file))
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """A dataclass as JSON takes it."""
     return dataclasses.asdict(value)
