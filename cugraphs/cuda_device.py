@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -21,7 +21,7 @@ from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
-from cugraphs.cuda_upload import pinned_lanes
+from cugraphs.cuda_upload import PinnedLanes
 from cugraphs.device import InputStaging, KVPool, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
@@ -254,9 +254,9 @@ class CudaDevice:
         host = np.ascontiguousarray(converted(values, target.dtype)).reshape(target.shape)
         target.set(host, stream=self.stream)
 
-    def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
+    def upload_lanes(self, count: int, chunk_bytes: int) -> Callable[[], UploadLane]:
         """Lanes over pinned buffers, in a stream of their own."""
-        return pinned_lanes(count, chunk_bytes, self._id)
+        return PinnedLanes(count, chunk_bytes, self._id)
 
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 from functools import cache
 from typing import Any
 
@@ -23,18 +24,52 @@ LEAST_BYTES = 256 << 10  # of a buffer, before pageable memory is taken
 _log = logging.getLogger("cugraphs")
 
 
-def pinned_lanes(count: int, chunk_bytes: int, device_id: int) -> list[UploadLane]:
-    """Lanes to a GPU, with ``BUFFERS`` pinned buffers of ``chunk_bytes`` each; from any thread."""
-    import cupy
+class PinnedLanes:
+    """Makes the lanes to one GPU. Each thread makes its own, so the first reads at once."""
 
-    cupy.cuda.Device(device_id).use()  # a thread begins with GPU 0
-    stream: Any = cupy.cuda.Stream(non_blocking=True)
-    memory, got_bytes = _host_memory(cupy, count * BUFFERS, chunk_bytes)
-    buffers = [memory[i * got_bytes : (i + 1) * got_bytes] for i in range(count * BUFFERS)]
-    return [
-        PinnedLane(buffers[i * BUFFERS : (i + 1) * BUFFERS], stream, device_id)
-        for i in range(count)
-    ]
+    def __init__(self, count: int, chunk_bytes: int, device_id: int) -> None:
+        """Take no memory yet.
+
+        Args:
+            count: of lanes that will be made.
+            chunk_bytes: of each of a lane's ``BUFFERS``.
+            device_id: of the GPU.
+        """
+        self._count = count
+        self._wanted_bytes = self._chunk_bytes = chunk_bytes
+        self._device_id = device_id
+        self._lock = threading.Lock()
+        self._stream: Any = None
+
+    def __call__(self) -> UploadLane:
+        """A lane, for the thread that calls."""
+        import cupy
+
+        cupy.cuda.Device(self._device_id).use()  # a thread begins with GPU 0
+        with self._lock:
+            self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
+            buffers = self._host_memory(cupy)
+        return PinnedLane(buffers, self._stream)
+
+    def _host_memory(self, cupy: Any) -> list[Array]:  # noqa: ANN401
+        """One lane's buffers, pinned if there is such memory; once they are smaller, all are."""
+        while self._chunk_bytes >= LEAST_BYTES:
+            nbytes = self._chunk_bytes
+            try:
+                memory = cupy.cuda.PinnedMemory(BUFFERS * nbytes)
+            except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError):
+                if nbytes == self._wanted_bytes:
+                    _log.warning(
+                        "%d MiB of pinned memory cannot be had (is `ulimit -l` low?): weights are "
+                        "loaded through smaller buffers, or through pageable memory, more slowly",
+                        self._count * BUFFERS * nbytes >> 20,
+                    )
+                self._chunk_bytes //= 2
+                continue
+            pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
+            both = np.frombuffer(pointer, np.uint8, BUFFERS * nbytes)
+            return [both[index * nbytes : (index + 1) * nbytes] for index in range(BUFFERS)]
+        return [np.empty(LEAST_BYTES, np.uint8) for _ in range(BUFFERS)]
 
 
 class PinnedLane:
@@ -44,24 +79,20 @@ class PinnedLane:
     the call, a dozen threads at once.
     """
 
-    def __init__(self, buffers: list[Array], stream: Any, device_id: int) -> None:  # noqa: ANN401
+    def __init__(self, buffers: list[Array], stream: Any) -> None:  # noqa: ANN401 - CuPy's
         """Take the buffers, uint8 of one size, and the stream of the copies."""
         import cupy
 
         self.chunk_bytes = int(buffers[0].nbytes)
         self._buffers = buffers
+        self._pointers = [int(buffer.ctypes.data) for buffer in buffers]
         self._stream = stream  # CuPy's; it lives as long as a lane
         self._stream_pointer = int(stream.ptr)
-        self._device: Any = cupy.cuda.Device(device_id)
         # A thread that waits sleeps: there are more of them than copies at once.
         self._events: Any = [cupy.cuda.Event(block=True, disable_timing=True) for _ in buffers]
         self._driver = _locking_driver()
         self._current = 0
         self._target: Any = None
-
-    def begin(self) -> None:
-        """Take the lane's GPU."""
-        self._device.use()
 
     def fill(self, target: Any) -> Array:  # noqa: ANN401
         """The next buffer's first bytes, once they have been copied."""
@@ -74,7 +105,7 @@ class PinnedLane:
     def send(self) -> None:
         """Queue the copy, and turn to the next buffer."""
         target, self._target = self._target, None
-        source = self._buffers[self._current].ctypes.data
+        source = self._pointers[self._current]
         event, stream = self._events[self._current].ptr, self._stream_pointer
         error = self._driver.cuMemcpyHtoDAsync_v2(target.data.ptr, source, target.nbytes, stream)
         error = error or self._driver.cuEventRecord(event, stream)
@@ -101,27 +132,3 @@ def _locking_driver() -> ctypes.PyDLL:
     driver.cuEventRecord.argtypes = (pointer, pointer)
     driver.cuEventQuery.argtypes = (pointer,)
     return driver
-
-
-def _host_memory(cupy: Any, count: int, chunk_bytes: int) -> tuple[Array, int]:  # noqa: ANN401
-    """Memory for ``count`` buffers, and the bytes of each; pinned if there is any such memory."""
-    nbytes = chunk_bytes
-    while nbytes >= LEAST_BYTES:
-        try:
-            memory = cupy.cuda.PinnedMemory(count * nbytes)
-        except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError):
-            nbytes //= 2
-            continue
-        if nbytes < chunk_bytes:
-            _log.warning(
-                "%d MiB of pinned memory cannot be had; weights are loaded through %d MiB",
-                count * chunk_bytes >> 20,
-                count * nbytes >> 20,
-            )
-        pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
-        return np.frombuffer(pointer, np.uint8, count * nbytes), nbytes
-    _log.warning(
-        "no pinned memory can be had (is `ulimit -l` low?); weights are loaded through pageable "
-        "memory, which is slower"
-    )
-    return np.empty(count * LEAST_BYTES, np.uint8), LEAST_BYTES

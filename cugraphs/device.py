@@ -69,9 +69,6 @@ class UploadLane(Protocol):
 
     chunk_bytes: int
 
-    def begin(self) -> None:
-        """Called first, in the thread that uses it."""
-
     def fill(self, target: Array) -> Array:
         """A host array of the shape and dtype of ``target``, contiguous in the device's memory.
 
@@ -137,10 +134,13 @@ class Device(Protocol):
     def write(self, target: Array, values: Array) -> None:
         """Copy host ``values`` into a device array of that shape, converting the dtype."""
 
-    def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
-        """Lanes for as many threads, each with host memory of its own where that is needed.
+    def upload_lanes(self, count: int, chunk_bytes: int) -> Callable[[], UploadLane]:
+        """What makes a lane with host memory of its own, called by the thread that uses the lane.
 
-        Where the machine does not give that much, they have less, and that is logged.
+        Args:
+            count: of lanes that will be made.
+            chunk_bytes: that each should take at once; where the machine gives less memory, it
+                takes less, and that is logged.
         """
 
     def read(self, array: Array) -> Array:
@@ -224,9 +224,6 @@ class _DirectLane:
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
 
-    def begin(self) -> None:
-        pass
-
     def fill(self, target: Array) -> Array:
         return target
 
@@ -291,9 +288,9 @@ class CpuDevice:
         """Copy, converting the dtype."""
         convert(values, target)
 
-    def upload_lanes(self, count: int, chunk_bytes: int) -> list[UploadLane]:
+    def upload_lanes(self, count: int, chunk_bytes: int) -> Callable[[], UploadLane]:
         """The targets themselves are filled."""
-        return [_DirectLane(chunk_bytes) for _ in range(count)]
+        return partial(_DirectLane, chunk_bytes)
 
     def read(self, array: Array) -> Array:
         """The array itself."""

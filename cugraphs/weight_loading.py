@@ -64,12 +64,13 @@ class Part:
     Args:
         tensor: to read.
         target: to fill.
-        counted: progress is told of its bytes.
+        computed: it is not in the checkpoint: one thread does all of it, while the others read, and
+            progress is not told.
     """
 
     tensor: Tensor
     target: Array
-    counted: bool = True
+    computed: bool = False
 
 
 class WeightLoading:
@@ -98,13 +99,11 @@ class WeightLoading:
             chunk_bytes: of each host buffer.
         """
         self._parts = parts
-        self._device = device
         self._progress = progress
-        self._chunk_bytes = chunk_bytes
         self._count = readers or default_readers()
         self._lock = threading.Lock()  # of all that follows
-        self._lanes: list[UploadLane] | None = None
-        self._chunks: Iterator[_Chunk] = iter(())
+        self._make_lane = device.upload_lanes(self._count, chunk_bytes)
+        self._chunks = _chunks(parts, chunk_bytes)
         self._stopped = False
         self._error: BaseException | None = None
         self._untold_bytes, self._told_s = 0, 0.0
@@ -178,22 +177,20 @@ class WeightLoading:
         while not self._ended.is_set():
             with suppress(KeyboardInterrupt):
                 self._ended.wait()
-        self._lanes = []  # of threads that never came to it
         sys.setswitchinterval(self._switch_interval_s)
 
     def _run(self) -> None:
         """Read chunk after chunk; what goes wrong ends every thread."""
         begin_s = time.perf_counter()
         try:
-            lane = self._take_lane()
-            if lane is None:
-                return
+            lane = self._make_lane()
             try:
-                lane.begin()
                 while (chunk := self._next()) is not None:
-                    nbytes = chunk.load(lane)
-                    if chunk.part.counted:
-                        self._tell(nbytes)
+                    for nbytes in chunk.load(lane):
+                        if self._stopped:
+                            break
+                        if not chunk.part.computed:
+                            self._tell(nbytes)
             finally:
                 lane.finish()
                 record("weights", begin_s)
@@ -210,16 +207,6 @@ class WeightLoading:
             self._running -= count
             if not self._running:
                 self._ended.set()
-
-    def _take_lane(self) -> UploadLane | None:
-        """One thread's lane. The first thread makes all: pinned memory takes time that way."""
-        with self._lock:
-            if self._stopped:
-                return None
-            if self._lanes is None:
-                self._lanes = self._device.upload_lanes(self._count, self._chunk_bytes)
-                self._chunks = _chunks(self._parts, min(each.chunk_bytes for each in self._lanes))
-            return self._lanes.pop()
 
     def _next(self) -> _Chunk | None:
         with self._lock:
@@ -240,13 +227,13 @@ class WeightLoading:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some elements of a part.
+    """Some elements of a part, to be loaded by one thread.
 
     Args:
         part: that they belong to.
         target: the device's array for them.
         stored: the dtype that they have in the checkpoint.
-        begin: where they begin in the tensor, in bytes.
+        begin: where they begin in the tensor, in elements.
     """
 
     part: Part
@@ -254,23 +241,30 @@ class _Chunk:
     stored: np.dtype[Any]
     begin: int
 
-    def load(self, lane: UploadLane) -> int:
-        """Read them, convert them, send them; returns the bytes that were read."""
-        host = lane.fill(self.target)
-        raw = host if host.dtype == self.stored else np.empty(host.size, self.stored)
-        read = raw.view(np.uint8)
-        self.part.tensor.read(self.begin, read)
-        if raw is not host:
-            convert(raw, host)
-        lane.send()
-        return int(read.nbytes)
+    def load(self, lane: UploadLane) -> Iterator[int]:
+        """Read, convert and send them, as many at once as the lane takes; yields bytes read."""
+        step = _elements(self.part, lane.chunk_bytes)
+        for first in range(0, self.target.size, step):
+            host = lane.fill(self.target[first : first + step])
+            raw = host if host.dtype == self.stored else np.empty(host.size, self.stored)
+            read = raw.view(np.uint8)
+            self.part.tensor.read((self.begin + first) * self.stored.itemsize, read)
+            if raw is not host:
+                convert(raw, host)
+            lane.send()
+            yield int(read.nbytes)
 
 
 def _chunks(parts: Sequence[Part], chunk_bytes: int) -> Iterator[_Chunk]:
     """Every part in pieces that take at most so many bytes, as stored and in the device."""
     for part in parts:
         stored, target = DTYPES[part.tensor.dtype], part.target.reshape(-1)
-        step = max(chunk_bytes // max(stored.itemsize, target.dtype.itemsize), 1)
+        step = max(target.size, 1) if part.computed else _elements(part, chunk_bytes)
         for first in range(0, target.size, step):
-            piece = target[first : first + step]
-            yield _Chunk(part, piece, stored, first * stored.itemsize)
+            yield _Chunk(part, target[first : first + step], stored, first)
+
+
+def _elements(part: Part, nbytes: int) -> int:
+    """Elements of a part that take at most so many bytes, as stored and in the device."""
+    itemsizes = (DTYPES[part.tensor.dtype].itemsize, part.target.dtype.itemsize)
+    return max(nbytes // max(itemsizes), 1)

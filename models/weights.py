@@ -161,7 +161,7 @@ def begin_loading(
             "machine with more memory"
         ) from None
     rope = _RopeTable(config.rope, types[ROPE_COS_SIN].shape)
-    parts = [Part(rope, weights[ROPE_COS_SIN], counted=False)]
+    parts = [Part(rope, weights[ROPE_COS_SIN], computed=True)]
     for name, weight in table.items():
         row = 0
         for part, rows in weight.parts:

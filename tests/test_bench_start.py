@@ -1,4 +1,4 @@
-"""cugraphs bench load and start without a GPU, and what they stand on: checkpoints, spans, kernels."""
+"""cugraphs bench load and start without a GPU, and what they stand on: checkpoints, spans."""
 
 import importlib
 import json

@@ -4,6 +4,7 @@ The device is a stand-in whose copies happen as late as they may: a buffer that 
 before it was copied shows as wrong weights.
 """
 
+import ctypes
 import gc
 import logging
 import os
@@ -38,13 +39,10 @@ class LateLane:
         self.buffers = [np.full(chunk_bytes, 0xFF, np.uint8) for _ in range(2)]
         self.sent = [None, None]
         self.current = 0
-        self.begun = self.finished = False
-
-    def begin(self):
-        self.begun = True
+        self.finished = False
 
     def fill(self, target):
-        assert self.begun and not self.finished
+        assert not self.finished
         self._copy(self.current)
         self.target = target
         return self.buffers[self.current][: target.nbytes].view(target.dtype)
@@ -88,8 +86,12 @@ class LateDevice(CpuDevice):
         return any(ref() is not None for ref in self.held)
 
     def upload_lanes(self, count, chunk_bytes):
-        self.lanes = [LateLane(chunk_bytes) for _ in range(count)]
-        return list(self.lanes)
+        def make():
+            self.lanes.append(LateLane(chunk_bytes))
+            return self.lanes[-1]
+
+        self.lanes = []
+        return make
 
 
 class Given:
@@ -215,45 +217,128 @@ def test_host_memory_is_bounded_whatever_the_tensor():
     assert not any(part.target.any() for part in parts)
 
 
-def fake_cupy(limit_bytes):
-    """CuPy, as far as host memory goes, on a machine that pins no more than so many bytes."""
+class Cupy:
+    """CuPy, as far as lanes go, on a machine that pins so many bytes; a copy takes until waited."""
 
-    class CUDARuntimeError(RuntimeError):
-        pass
+    def __init__(self, limit_bytes=1 << 30):
+        self.free_bytes = limit_bytes
+        self.log = []
 
-    class PinnedMemory:
-        def __init__(self, nbytes):
-            if nbytes > limit_bytes:
-                raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
-            self.memory = bytearray(nbytes)
+        class CUDARuntimeError(RuntimeError):
+            pass
 
-    cuda = types.SimpleNamespace(
-        PinnedMemory=PinnedMemory,
-        PinnedMemoryPointer=lambda memory, offset: memory.memory,
-        runtime=types.SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
-        memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
-    )
-    return types.SimpleNamespace(cuda=cuda)
+        class PinnedMemory:
+            def __init__(memory, nbytes):
+                if nbytes > self.free_bytes:
+                    raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+                self.free_bytes -= nbytes
+                memory.bytes = bytearray(nbytes)
+
+        class Event:
+            def __init__(event, **flags):
+                event.ptr, event.pending = len(self.events), None
+                self.events.append(event)
+
+            def synchronize(event):
+                self.cuEventWait(event.ptr)
+
+        self.events, self.copies = [], threading.local()
+        self.cuda = types.SimpleNamespace(
+            PinnedMemory=PinnedMemory,
+            PinnedMemoryPointer=lambda memory, offset: memory.bytes,
+            Stream=lambda **flags: types.SimpleNamespace(ptr=7),
+            Event=Event,
+            Device=lambda id_: types.SimpleNamespace(use=lambda: self.log.append(f"use {id_}")),
+            runtime=types.SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
+            memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
+        )
+
+    def cuMemcpyHtoDAsync_v2(self, target, source, nbytes, stream):
+        assert stream == 7
+        self.copies.last = (target, source, nbytes)
+        return 0
+
+    def cuEventRecord(self, event, stream):
+        self.events[event].pending = self.copies.last
+        return 0
+
+    def cuEventQuery(self, event):
+        return 600 if self.events[event].pending else 0
+
+    def cuEventWait(self, event):
+        if self.events[event].pending:
+            ctypes.memmove(*self.events[event].pending)
+            self.events[event].pending = None
+
+
+class Target(np.ndarray):
+    """An array with CuPy's address of its first byte."""
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+
+class PinnedDevice(CpuDevice):
+    """Uploads through pinned lanes."""
+
+    def __init__(self, count_of_gpu=3):
+        self.gpu = count_of_gpu
+
+    def upload_lanes(self, count, chunk_bytes):
+        return cuda_upload.PinnedLanes(count, chunk_bytes, self.gpu)
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    def install(limit_bytes=1 << 30):
+        fake = Cupy(limit_bytes)
+        monkeypatch.setitem(sys.modules, "cupy", fake)
+        monkeypatch.setattr(cuda_upload, "_locking_driver", lambda: fake)
+        return fake
+
+    return install
+
+
+@pytest.mark.parametrize("limit_bytes", [1 << 30, 50_000, 3 << 18, 0])
+def test_pinned_lanes_copy_what_was_filled_though_late(cupy, monkeypatch, limit_bytes):
+    """With enough pinned memory, with some, and with none."""
+    monkeypatch.setattr(cuda_upload, "LEAST_BYTES", 4096)
+    fake = cupy(limit_bytes)
+    values = np.random.default_rng(0).normal(size=(300, 700)).astype(np.float32)
+    target = np.zeros((300, 700), np.float32).view(Target)
+    load([Part(Given(values), target)], PinnedDevice(), readers=3, chunk_bytes=1 << 14)
+    assert target.tobytes() == values.tobytes()
+    assert set(fake.log) == {"use 3"}  # every thread takes the device's GPU
+    assert not any(event.pending for event in fake.events)
+
+
+def test_a_copy_that_fails_is_an_error(cupy):
+    fake = cupy()
+    fake.cuMemcpyHtoDAsync_v2 = lambda *arguments: 700
+    target = np.zeros(8, np.float32).view(Target)
+    with pytest.raises(RuntimeError, match=r"copy of 32 bytes to the GPU fails with error 700"):
+        load([Part(Given(np.ones(8, np.float32)), target)], PinnedDevice())
 
 
 @pytest.mark.parametrize(
-    ("limit_mib", "expected_mib", "message"),
+    ("limit_mib", "buffers_mib"),
     [
-        (1000, 8, None),
-        (100, 4, "128 MiB of pinned memory cannot be had; weights are loaded through 64 MiB"),
-        (5, 0.25, "128 MiB of pinned memory cannot be had; weights are loaded through 4 MiB"),
-        (3, 0.25, "no pinned memory can be had (is `ulimit -l` low?)"),
+        (100, [8, 8, 8]),
+        (47, [8, 8, 4]),  # 16, 16, and of the 15 that are left 8
+        (20, [8, 2, 0.25]),  # the last one's are pageable
+        (0, [0.25, 0.25, 0.25]),
     ],
 )
-def test_less_pinned_memory_is_one_line_and_smaller_buffers(
-    caplog, limit_mib, expected_mib, message
-):
+def test_less_pinned_memory_is_one_line_and_smaller_buffers(cupy, caplog, limit_mib, buffers_mib):
+    cupy(limit_mib << 20)
+    make = cuda_upload.PinnedLanes(3, 8 << 20, 0)
     with caplog.at_level(logging.WARNING, "cugraphs"):
-        memory, nbytes = cuda_upload._host_memory(fake_cupy(limit_mib << 20), 16, 8 << 20)
-    assert nbytes == expected_mib * 2**20 and memory.nbytes == 16 * nbytes
-    assert [record.getMessage()[: len(message or "")] for record in caplog.records] == (
-        [message] if message else []
-    )
+        sizes = [make().chunk_bytes for _ in range(3)]
+    assert sizes == [mib * 2**20 for mib in buffers_mib]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (limit_mib < 100)
+    assert not lines or lines[0].startswith("48 MiB of pinned memory cannot be had (is `ulimit")
 
 
 # ------------------------------------------------------------------------------ what ends it early
@@ -306,7 +391,7 @@ def test_a_readers_error_is_the_callers_and_nothing_stays_allocated(tiny):
 
     with pytest.raises(RuntimeError, match="the bar broke"):
         attempt()
-    assert all(lane.finished for lane in device.lanes if lane.begun)
+    assert device.lanes and all(lane.finished for lane in device.lanes)
     assert not device.holds  # without a collection: no cycle holds it
 
 
@@ -340,7 +425,7 @@ def test_an_interrupt_ends_the_loading_and_frees_everything(where):
 
     with pytest.raises(KeyboardInterrupt):
         attempt(weights)
-    assert all(lane.finished for lane in device.lanes if lane.begun)
+    assert device.lanes and all(lane.finished for lane in device.lanes)
     del weights
     gc.collect()
     assert not device.holds
