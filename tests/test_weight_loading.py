@@ -21,11 +21,13 @@ from tiny_model import write_tiny_model
 
 from cugraphs import cuda_upload
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cli import main
 from cugraphs.device import CpuDevice
 from cugraphs.kernel import DTYPES
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import cos_sin_table
 from cugraphs.models.weights import ROPE_COS_SIN, begin_loading, load_weights, weight_table
+from cugraphs.safetensors_file import TensorView
 from cugraphs.weight_loading import Part, WeightLoading
 
 STORED = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -429,6 +431,23 @@ def test_an_interrupt_ends_the_loading_and_frees_everything(where):
     del weights
     gc.collect()
     assert not device.holds
+
+
+def test_an_interrupt_on_the_command_line_is_one_line(tmp_path, monkeypatch, capsys):
+    folder = write_tiny_model(tmp_path / "tiny")
+    reads = []
+
+    def read(view, begin, buffer):
+        if not reads:
+            os.kill(os.getpid(), signal.SIGINT)
+        reads.append(view.name)
+        threading.Event().wait(0.02)  # 22 tensors: the loading is not done before the signal
+
+    monkeypatch.setattr(TensorView, "read", read)
+    assert main(["generate", str(folder), "Once", "--device", "cpu"]) == 130
+    out, err = capsys.readouterr()
+    assert out == "" and err.splitlines()[-1] == "cugraphs: interrupted"
+    assert "Traceback" not in err and len(reads) < 22
 
 
 def test_a_machine_without_threads_is_an_error_that_ends_cleanly(monkeypatch, tiny):
