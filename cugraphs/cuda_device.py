@@ -22,14 +22,14 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.cuda_upload import PinnedLanes
-from cugraphs.device import InputStaging, KVPool, Run, UploadLane, converted
+from cugraphs.device import InputStaging, KVPool, QueueOp, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kernel_loading import load_kernels
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.launch import Prepared, device_arch, load_function, prepare
+from cugraphs.launch import Prepared, device_arch, load_function, prepare, queue
 from cugraphs.one_line import reason
-from cugraphs.program import Buffer, Program
+from cugraphs.program import Buffer, Kind, Op, Program
 from cugraphs.start_times import span
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
@@ -295,10 +295,10 @@ class CudaDevice:
         *,
         workspace: Any,  # noqa: ANN401
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program) if poison else {}
-        ops: list[Run] = []
+        ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
             launches = prepare(
@@ -314,17 +314,25 @@ class CudaDevice:
             if poison:
                 dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
-            ops.append(partial(self._run_op, label, launches, ruined))
+            reads_early = _constants_are_weights(op)
+            ops.append(partial(self._run_op, label, launches, ruined, reads_early))
         return ops
 
-    def _run_op(self, label: str, launches: Sequence[Prepared], ruined: Sequence[Any]) -> None:
+    def _run_op(
+        self,
+        label: str,
+        launches: Sequence[Prepared],
+        ruined: Sequence[Any],
+        reads_early: bool,
+        after_ours: bool,
+    ) -> bool:
         try:
-            for launch in launches:
-                launch()
+            leaves_ours = queue(launches, after_ours and reads_early)
         except Exception as error:
             error.add_note(f"in {label}")
             raise
         self._poison(ruined)
+        return leaves_ours and not ruined
 
     def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
         """Each in a thread: a start with new kernels takes as long as the slowest of them."""
@@ -355,3 +363,9 @@ class CudaDevice:
     def _poison(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             array.data.memset_async(POISON, array.nbytes, self.stream)
+
+
+def _constants_are_weights(op: Op) -> bool:
+    """Whether nothing in the step writes what the op's launches may read ahead of their wait."""
+    pairs = zip(op.kernel.operands, op.operands, strict=False)
+    return all(buffer.kind is Kind.WEIGHT for operand, buffer in pairs if operand.constant)

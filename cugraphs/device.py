@@ -16,12 +16,15 @@ import numpy as np
 
 from cugraphs.arena import allocate_arrays, numpy_bytes
 from cugraphs.buffer_assignment import ALIGNMENT_BYTES
-from cugraphs.interpreter import bind_ops, poison_arrays, run_ops
+from cugraphs.interpreter import BoundOp, bind_ops, poison_arrays, run_ops
 from cugraphs.kernel import DTYPES, Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.program import Buffer, Program
 
 Run = Callable[[], None]
+# Queues an op or a graph. It is told whether what is last in the stream is a kernel launch of ours,
+# which the next one need not see the end of to begin, and tells the same of what it leaves there.
+QueueOp = Callable[[bool], bool]
 
 
 class Replay(Protocol):
@@ -171,7 +174,7 @@ class Device(Protocol):
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """A call for each op of the program, that queues it on whatever its operands hold.
 
         Args:
@@ -321,9 +324,9 @@ class CpuDevice:
         *,
         workspace: Array | None,
         poison: bool,
-    ) -> list[Run]:
+    ) -> list[QueueOp]:
         """Run the references."""
-        return [partial(run_ops, [op], poison=poison) for op in bind_ops(program, arrays)]
+        return [partial(_run_op, op, poison) for op in bind_ops(program, arrays)]
 
     def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
         """References are there already."""
@@ -343,6 +346,11 @@ class CpuDevice:
     def poison(self, arrays: Mapping[str, Array]) -> None:
         """Fill arrays with NaN bytes."""
         poison_arrays(arrays.values())
+
+
+def _run_op(op: BoundOp, poison: bool, after_ours: bool) -> bool:
+    run_ops([op], poison=poison)
+    return False
 
 
 def convert(values: Array, target: Array) -> None:

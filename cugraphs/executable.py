@@ -12,7 +12,7 @@ from functools import partial
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
-from cugraphs.device import Device, InputStaging, Replay, Run
+from cugraphs.device import Device, InputStaging, QueueOp, Replay
 from cugraphs.interpreter import TEMPORARIES, check_array
 from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
@@ -64,8 +64,8 @@ class BoundProgram:
         graph: the whole step, where it is captured as one graph.
     """
 
-    ops: Sequence[Run]
-    pieces: Sequence[Run]
+    ops: Sequence[QueueOp]
+    pieces: Sequence[QueueOp]
     inputs: tuple[dict[str, Array], ...]
     input_bytes: int
     device_inputs: dict[str, Array]
@@ -182,8 +182,7 @@ class Executable:
             self._device.copy(target if whole else target[: len(array)], array)
         if self._poison:
             self._device.poison(bound.outputs)
-        for piece in bound.pieces:
-            piece()
+        _queue_all(bound.pieces)
         return bound.outputs
 
     def capture(self, sizes: Sizes) -> Replay:
@@ -193,8 +192,8 @@ class Executable:
             CaptureError: the capture failed; the step still runs eagerly.
         """
         bound = self.bind(sizes)
-        bound.graph = self._device.capture(partial(_run_all, bound.ops))
-        bound.pieces = (bound.graph.launch,)
+        bound.graph = self._device.capture(partial(_queue_all, bound.ops))
+        bound.pieces = (partial(_replay, bound.graph),)
         return bound.graph
 
     def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
@@ -209,7 +208,7 @@ class Executable:
         bound = self.bind(sizes)
         graphs = {}
         for begin, end in pieces_of(self.planned.program, axis):
-            graphs[begin] = (end, self._device.capture(partial(_run_all, bound.ops[begin:end])))
+            graphs[begin] = (end, self._device.capture(partial(_queue_all, bound.ops[begin:end])))
         self._graphs[axis, sizes[axis]] = graphs
         bound.pieces = self._pieces(bound.ops, sizes)
         return [graph for _, graph in graphs.values()]
@@ -220,15 +219,16 @@ class Executable:
         if len(eager) > MAX_BINDINGS:
             del self._bindings[eager[0]]
 
-    def _pieces(self, ops: Sequence[Run], sizes: Sizes) -> list[Run]:
+    def _pieces(self, ops: Sequence[QueueOp], sizes: Sizes) -> list[QueueOp]:
         """The ops, with what is captured for one of the sizes in their place."""
         found = (self._graphs.get((axis, size)) for axis, size in sizes.items())
         graphs = next((each for each in found if each is not None), {})
-        pieces, index = [], 0
+        pieces: list[QueueOp] = []
+        index = 0
         while index < len(ops):
             if index in graphs:
                 index, graph = graphs[index]
-                pieces.append(graph.launch)
+                pieces.append(partial(_replay, graph))
             else:
                 pieces.append(ops[index])
                 index += 1
@@ -286,9 +286,16 @@ def _cut(array: Array, type_: ArrayType, sizes: Sizes) -> Array:
     return array[: bind_axis(first, sizes)] if isinstance(first, Dim) else array
 
 
-def _run_all(ops: Sequence[Run]) -> None:
-    for op in ops:
-        op()
+def _queue_all(pieces: Sequence[QueueOp]) -> None:
+    """Queue them in order; before the first one, the stream holds what is not a launch of ours."""
+    after_ours = False
+    for piece in pieces:
+        after_ours = piece(after_ours)
+
+
+def _replay(graph: Replay, after_ours: bool) -> bool:
+    graph.launch()
+    return False
 
 
 def _view(raw: Array, type_: ArrayType, offset: int) -> Array:

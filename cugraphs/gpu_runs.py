@@ -16,7 +16,7 @@ from cugraphs.arena import POISON
 from cugraphs.cuda_device import CudaDevice, check_cuda
 from cugraphs.guarded_array import GUARD_BYTES, GuardedArray
 from cugraphs.kernel import DTYPES, Access, Array, ArrayType, Kernel
-from cugraphs.launch import Prepared, prepare
+from cugraphs.launch import Prepared, prepare, queue
 
 HOW = ("eager", "captured")
 
@@ -69,10 +69,10 @@ def run_on_gpu(
         workspace=workspace.array,
     )
     if how == "eager":
-        results = _run(kernel, memory, partial(_launch_all, launches))
+        results = _run(kernel, memory, partial(queue, launches))
     else:
         graph = _capture(device, launches)
-        replay = partial(graph.launch, stream=device.stream) if graph else partial(_launch_all, [])
+        replay = partial(graph.launch, stream=device.stream) if graph else partial(queue, [])
         results = _run(kernel, memory, replay)
         again = _run(kernel, memory, replay)
         for copy, first, second in zip(memory, results, again, strict=True):
@@ -125,7 +125,7 @@ class _Workspace:
                 raise AssertionError(f"{who}: {wrong} bytes {where} the workspace were overwritten")
 
 
-def _run(kernel: Kernel, memory: Sequence[_DeviceCopy], work: Callable[[], None]) -> list[Array]:
+def _run(kernel: Kernel, memory: Sequence[_DeviceCopy], work: Callable[[], object]) -> list[Array]:
     """The operands after ``work``, checked for what it must not have written."""
     for copy in memory:
         copy.fill()
@@ -134,11 +134,6 @@ def _run(kernel: Kernel, memory: Sequence[_DeviceCopy], work: Callable[[], None]
         copy.fetch()
         copy.guarded.check(kernel.name)
     return [copy.guarded.array.copy() for copy in memory]
-
-
-def _launch_all(launches: Sequence[Prepared]) -> None:
-    for launch in launches:
-        launch()
 
 
 def _capture(device: CudaDevice, launches: Sequence[Prepared]) -> Any:  # noqa: ANN401 - CuPy's
@@ -150,7 +145,7 @@ def _capture(device: CudaDevice, launches: Sequence[Prepared]) -> Any:  # noqa: 
     with device.stream:
         device.stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
         try:
-            _launch_all(launches)
+            queue(launches)
         finally:
             graph = device.stream.end_capture()
     return graph

@@ -129,6 +129,8 @@ class Operand:
             of a result ``"W"``, what is wide for T: float32, in a float64 run float64.
         access: how the launch touches it.
         optional: may be left out; only the last operands can be.
+        constant: no launch writes it (a weight, a table), so a programmatic launch may read it
+            before it waits for the launch before.
     """
 
     name: str
@@ -136,6 +138,7 @@ class Operand:
     dtype: str
     access: Access = Access.READ
     optional: bool = False
+    constant: bool = False
 
     @cached_property
     def axes(self) -> tuple[tuple[int, str, int], ...]:
@@ -191,7 +194,9 @@ class Launch:
         operands: names of the operands that are passed, in order, "workspace" among them where the
             kernel declares one; None passes all operands and no workspace.
         shared_bytes: dynamic shared memory of a block.
-        programmatic: may begin before the previous kernel ends (programmatic dependent launch).
+        programmatic: may begin before the launch before it ends, where that is one of ours too
+            (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
+            before it writes anything, reads what is not constant, or returns.
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation.
@@ -300,6 +305,11 @@ class Kernel:
         ):
             raise ValueError(f"{self.name}: only the last READ operands can be optional")
         for operand in self.operands:
+            if operand.constant and operand.access is not Access.READ:
+                raise ValueError(
+                    f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
+                    "constant operands to be READ"
+                )
             if operand.name == WORKSPACE:
                 raise ValueError(
                     f"{self.name}: an operand is named {WORKSPACE!r}, expected another name: it is "

@@ -5,7 +5,7 @@ Knows declarations and the GPU; not how results are shown. CuPy is imported only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,7 +237,7 @@ def _prepare(
     )
 
 
-def _seconds(timer: LaunchTimer, run: Sequence[Callable[[], None]]) -> float:
+def _seconds(timer: LaunchTimer, run: Sequence[Prepared]) -> float:
     return timer.seconds([run], timer.chain_runs(run))
 
 

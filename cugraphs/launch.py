@@ -7,7 +7,7 @@ is then one driver call, eager or under capture.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 
+PROGRAMMATIC_SM = 90  # the first architecture that has programmatic dependent launch
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
 
@@ -53,24 +54,33 @@ class LaunchForm:
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes)
         self.function = driver.CUfunction(pointer)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
-        config.sharedMemBytes = launch.shared_bytes
-        config.hStream = driver.CUstream(stream)
-        if launch.programmatic:
+        self.config = _config(driver, launch, stream)
+        self.config_after_ours = self.config
+        if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
+            self.config_after_ours = _config(driver, launch, stream)
             attribute = driver.CUlaunchAttribute()
             attribute.id = (
                 driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             )
             attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        self.config = config
+            self.config_after_ours.attrs, self.config_after_ours.numAttrs = [attribute], 1
         self.launch = driver.cuLaunchKernelEx
+
+
+def _config(driver: Any, launch: Launch, stream: int) -> Any:  # noqa: ANN401 - no types
+    """Geometry and stream as the driver takes them."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
+    config.sharedMemBytes = launch.shared_bytes
+    config.hStream = driver.CUstream(stream)
+    return config
 
 
 class PreparedLaunch:
     """One launch of our own kernel with its arguments packed."""
+
+    is_ours = True
 
     def __init__(self, form: LaunchForm, pointers: Sequence[int]) -> None:
         """Pack the arguments.
@@ -88,20 +98,27 @@ class PreparedLaunch:
         self._words[len(values) :] = array("Q", range(first, first + nbytes, 8))
         self._arguments = first + nbytes
 
-    def __call__(self) -> None:
+    def __call__(self, after_ours: bool = False) -> None:
         """Queue the launch.
+
+        Args:
+            after_ours: what is before it in the stream is a launch of ours, so that it may begin
+                before that one ends, if it is declared so.
 
         Raises:
             RuntimeError: the driver refuses it; the message names the function.
         """
         form = self._form
-        (error,) = form.launch(form.config, form.function, self._arguments, 0)
+        config = form.config_after_ours if after_ours else form.config
+        (error,) = form.launch(config, form.function, self._arguments, 0)
         if error:
             raise RuntimeError(f"launch: {self.label} fails with {error.name}")
 
 
 class PreparedProduct:
     """One cuBLASLt matrix product with its plan and pointers."""
+
+    is_ours = False
 
     def __init__(
         self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int, int], stream: int
@@ -113,12 +130,29 @@ class PreparedProduct:
         self._pointers = pointers
         self._stream = stream
 
-    def __call__(self) -> None:
-        """Queue the product."""
+    def __call__(self, after_ours: bool = False) -> None:
+        """Queue the product, which begins when all before it has ended."""
         self._cublaslt.launch(self._plan, *self._pointers, self._stream)
 
 
 Prepared = PreparedLaunch | PreparedProduct
+
+
+def queue(launches: Iterable[Prepared], after_ours: bool = False) -> bool:
+    """Queue launches one after the other; whether what is last in the stream now is one of ours.
+
+    The one place that decides which launches are programmatic: those that are declared so and
+    directly follow one of ours. What is not ours (cuBLASLt, copies, fills, another graph) does not
+    wait for the launch before the one before, so nothing may begin ahead of its end.
+
+    Args:
+        launches: in order.
+        after_ours: whether what is last in the stream before them is a launch of ours.
+    """
+    for launch in launches:
+        launch(after_ours)
+        after_ours = launch.is_ours
+    return after_ours
 
 
 def prepare(

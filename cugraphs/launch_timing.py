@@ -14,9 +14,9 @@ import numpy as np
 
 from cugraphs.card_kernels import READ_BANDWIDTH
 from cugraphs.cuda_device import CudaDevice
-from cugraphs.launch import prepare
+from cugraphs.launch import Prepared, prepare, queue
 
-Run = Sequence[Callable[[], None]]  # the launches of one call of a kernel, in order
+Run = Sequence[Prepared]  # the launches of one call of a kernel, in order
 
 _CHAIN_S = 2e-3  # of a replay, where the number of runs allows it
 _MIN_RUNS, _MAX_RUNS = 20, 200
@@ -50,8 +50,8 @@ class LaunchTimer:
 
     def chain_runs(self, run: Run) -> int:
         """Runs that a chain should have, by the time of this one, which is run twice."""
-        _queue(run)  # whatever happens at a first launch
-        seconds = max(self._elapsed(lambda: _queue(run)), 1e-7)
+        queue(run)  # whatever happens at a first launch
+        seconds = max(self._elapsed(lambda: queue(run)), 1e-7)
         wanted = min(max(int(_CHAIN_S / seconds), _MIN_RUNS), _MAX_RUNS)
         return min(wanted, max(int(_MAX_CHAIN_S / seconds), 2))
 
@@ -72,7 +72,7 @@ class LaunchTimer:
 
         def chain() -> None:
             for index in range(chain_runs):
-                _queue(runs[index % len(runs)])
+                queue(runs[index % len(runs)])
 
         graph = self.device.capture(chain)
         samples = []
@@ -81,7 +81,7 @@ class LaunchTimer:
             samples.append(self._elapsed(graph.launch))
         return statistics.median(samples) / chain_runs
 
-    def _elapsed(self, work: Callable[[], None]) -> float:
+    def _elapsed(self, work: Callable[[], object]) -> float:
         """Seconds between two events around what ``work`` queues."""
         import cupy
 
@@ -91,8 +91,3 @@ class LaunchTimer:
         end.record(self.device.stream)
         end.synchronize()
         return float(cupy.cuda.get_elapsed_time(start, end)) * 1e-3
-
-
-def _queue(run: Run) -> None:
-    for launch in run:
-        launch()

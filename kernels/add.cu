@@ -3,13 +3,16 @@
 // Adds in float32 and rounds to T once, at the store. A thread adds kWidth elements; kWidth divides
 // their number. The arrays are taken as flat.
 #include "common.cuh"
+#include "ptx.cuh"
 
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads)
-    add(T* __restrict__ out,      // [tokens, hidden]
-        const T* __restrict__ a,  // [tokens, hidden]
-        const T* __restrict__ b,  // [tokens, hidden]
+    add(T* __restrict__ out,  // [tokens, hidden]
+        const T* a,           // [tokens, hidden]
+        const T* b,           // [tokens, hidden]
         long long elements) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   using Vector = Pack<T, kWidth>;
   const long long index = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= elements / kWidth) return;

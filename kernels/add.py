@@ -57,6 +57,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             grid=(-(-(elements // width) // threads), 1, 1),
             block=threads,
             scalars=(np.int64(elements),),
+            programmatic=True,
         ),
     )
 

@@ -7,16 +7,18 @@
 // all loads are under way before the first is used. The order of the sum of squares is that of
 // rms_norm, so out has the bits of add followed by rms_norm.
 #include "common.cuh"
+#include "ptx.cuh"
 
 template <typename T, int kWidth, int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1) add_rms_norm(
     T* __restrict__ sum,           // [tokens, hidden]
     T* __restrict__ out,           // [tokens, hidden]
-    const T* __restrict__ a,       // [tokens, hidden]
-    const T* __restrict__ b,       // [tokens, hidden]
+    const T* a,                    // [tokens, hidden]
+    const T* b,                    // [tokens, hidden]
     const T* __restrict__ weight,  // [hidden]
     int hidden,
     float eps) {
+  let_next_kernel_start();
   using Vector = Pack<T, kWidth>;
   const long long row = static_cast<long long>(blockIdx.x) * hidden;
   const Vector* a_row = reinterpret_cast<const Vector*>(a + row);
@@ -30,15 +32,16 @@ __global__ void __launch_bounds__(kThreads, 1) add_rms_norm(
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int i = h * kThreads + threadIdx.x;
+    if (i < vectors) gains[h] = weights[i];
+  }
+  wait_for_previous_kernel();  // only the weight may be read earlier
+#pragma unroll
+  for (int h = 0; h < kHeld; ++h) {
+    const int i = h * kThreads + threadIdx.x;
     if (i < vectors) {
       held[h] = a_row[i];
       right[h] = b_row[i];
     }
-  }
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kThreads + threadIdx.x;
-    if (i < vectors) gains[h] = weights[i];
   }
   float squares = 0.0f;
 #pragma unroll

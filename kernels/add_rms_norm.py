@@ -65,6 +65,7 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
             grid=(axes["tokens"], 1, 1),
             block=threads,
             scalars=(np.int32(hidden), np.float32(eps)),
+            programmatic=True,
         ),
     )
 
@@ -91,7 +92,7 @@ ADD_RMS_NORM = Kernel(
         Operand("out", ("tokens", "hidden"), "T", Access.WRITE),
         Operand("a", ("tokens", "hidden"), "T"),
         Operand("b", ("tokens", "hidden"), "T"),
-        Operand("weight", ("hidden",), "T"),
+        Operand("weight", ("hidden",), "T", constant=True),
     ),
     reference=reference,
     cost=cost,

@@ -3,18 +3,22 @@
 // p >= min_position[s], or p + 1 >= end_position[s] > 0, or the token is -1
 //
 // Copies and compares, so it rounds nothing. A warp a row: its lanes look through the stop ids.
+#include "ptx.cuh"
+
 __global__ void __launch_bounds__(128) advance(
-    int* __restrict__ last_token,              // [slots]
-    int* __restrict__ num_computed,            // [slots]
-    int* __restrict__ done,                    // [slots]
-    const int* __restrict__ token_ids,         // [rows]
-    const int* __restrict__ row_ids,           // [rows]
-    const int* __restrict__ sample_positions,  // [rows]
-    const int* __restrict__ stop_ids,          // [slots, stops]
-    const int* __restrict__ min_position,      // [slots]
-    const int* __restrict__ end_position,      // [slots]
+    int* last_token,              // [slots]
+    int* num_computed,            // [slots]
+    int* done,                    // [slots]
+    const int* token_ids,         // [rows]
+    const int* row_ids,           // [rows]
+    const int* sample_positions,  // [rows]
+    const int* stop_ids,          // [slots, stops]
+    const int* min_position,      // [slots]
+    const int* end_position,      // [slots]
     int rows,
     int stops) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= rows || row_ids[row] < 0) return;  // the same for the whole warp
   const int slot = row_ids[row], token = token_ids[row], position = sample_positions[row];

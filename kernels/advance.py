@@ -72,6 +72,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             grid=(-(-rows * 32 // THREADS), 1, 1),
             block=THREADS,
             scalars=(np.int32(rows), np.int32(axes["stops"])),
+            programmatic=True,
         ),
     )
 

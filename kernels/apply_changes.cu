@@ -2,11 +2,14 @@
 //
 // Copies bits. A thread a change; no index occurs twice.
 #include "common.cuh"
+#include "ptx.cuh"
 
 __global__ void __launch_bounds__(256) apply_changes(
-    int* __restrict__ words,          // [words]
-    const int* __restrict__ changes,  // [changes, 2]
+    int* words,          // [words]
+    const int* changes,  // [changes, 2]
     int num_changes) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= num_changes) return;
   const auto change = reinterpret_cast<const Pack<int, 2>*>(changes)[i];

@@ -52,7 +52,15 @@ def cost(axes: Axes, dtype: str) -> Cost:
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     """A thread a change."""
     changes = axes["changes"]
-    return (Launch("apply_changes", (-(-changes // THREADS), 1, 1), THREADS, (np.int32(changes),)),)
+    return (
+        Launch(
+            "apply_changes",
+            (-(-changes // THREADS), 1, 1),
+            THREADS,
+            (np.int32(changes),),
+            programmatic=True,
+        ),
+    )
 
 
 def _inputs(words: int, indices: Sequence[int]) -> Make:

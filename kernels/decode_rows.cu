@@ -3,24 +3,28 @@
 //
 // Copies and counts, so it rounds nothing. A thread a row. A row without a sequence, whose sequence is
 // done, or whose table has no room for the token is dead.
+#include "ptx.cuh"
+
 __global__ void __launch_bounds__(128) decode_rows(
-    int* __restrict__ token_ids,           // [rows]
-    int* __restrict__ positions,           // [rows]
-    int* __restrict__ slot_mapping,        // [rows]
-    int* __restrict__ seq_lens,            // [rows]
-    int* __restrict__ live_row_ids,        // [rows]
-    int* __restrict__ sample_positions,    // [rows]
-    int* __restrict__ target_ids,          // [rows]
-    int* __restrict__ row_logprobs,        // [rows]
-    const int* __restrict__ row_ids,       // [rows]
-    const int* __restrict__ last_token,    // [slots]
-    const int* __restrict__ num_computed,  // [slots]
-    const int* __restrict__ done,          // [slots]
-    const int* __restrict__ block_tables,  // [slots, max_blocks]
-    const int* __restrict__ num_logprobs,  // [slots]
+    int* __restrict__ token_ids,         // [rows]
+    int* __restrict__ positions,         // [rows]
+    int* __restrict__ slot_mapping,      // [rows]
+    int* __restrict__ seq_lens,          // [rows]
+    int* __restrict__ live_row_ids,      // [rows]
+    int* __restrict__ sample_positions,  // [rows]
+    int* __restrict__ target_ids,        // [rows]
+    int* __restrict__ row_logprobs,      // [rows]
+    const int* row_ids,                  // [rows]
+    const int* last_token,               // [slots]
+    const int* num_computed,             // [slots]
+    const int* done,                     // [slots]
+    const int* block_tables,             // [slots, max_blocks]
+    const int* num_logprobs,             // [slots]
     int rows,
     int max_blocks,
     int block_size) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   const int slot = row_ids[row];

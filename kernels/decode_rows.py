@@ -84,7 +84,9 @@ def launches(axes: Axes, dtype: str, *, block_size: int) -> tuple[Launch, ...]:
     """A thread a row."""
     rows = axes["rows"]
     scalars = tuple(np.int32(size) for size in (rows, axes["max_blocks"], block_size))
-    return (Launch("decode_rows", (-(-rows // THREADS), 1, 1), THREADS, scalars),)
+    return (
+        Launch("decode_rows", (-(-rows // THREADS), 1, 1), THREADS, scalars, programmatic=True),
+    )
 
 
 def _inputs(row_ids: Sequence[int], *, slots: int = 6, max_blocks: int = 4) -> Make:

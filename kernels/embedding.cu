@@ -4,13 +4,16 @@
 // moves kLoads * kThreads vectors of kWidth elements, a thread every kThreads-th of them; kWidth
 // divides hidden. Does not check that an id is below the vocabulary's size.
 #include "common.cuh"
+#include "ptx.cuh"
 
 template <typename T, int kWidth, int kThreads, int kLoads>
 __global__ void __launch_bounds__(kThreads) embedding(
-    T* __restrict__ out,                // [tokens, hidden]
-    const int* __restrict__ token_ids,  // [tokens]
-    const T* __restrict__ table,        // [vocab, hidden]
+    T* __restrict__ out,          // [tokens, hidden]
+    const int* token_ids,         // [tokens]
+    const T* __restrict__ table,  // [vocab, hidden]
     int hidden) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   using Vector = Pack<T, kWidth>;
   const int vectors = hidden / kWidth;
   const int first = blockIdx.y * (kLoads * kThreads) + threadIdx.x;

@@ -73,6 +73,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             grid=(axes["tokens"], -(-vectors // (threads * loads)), 1),
             block=threads,
             scalars=(np.int32(hidden),),
+            programmatic=True,
         ),
     )
 
@@ -99,7 +100,7 @@ EMBEDDING = Kernel(
     operands=(
         Operand("out", ("tokens", "hidden"), "T", Access.WRITE),
         Operand("token_ids", ("tokens",), "int32"),
-        Operand("table", ("vocab", "hidden"), "T"),
+        Operand("table", ("vocab", "hidden"), "T", constant=True),
     ),
     reference=reference,
     cost=cost,

@@ -11,16 +11,19 @@
 // the same bits whatever kRows and kOutputs. Does not use tensor cores, nor split k over warps.
 #include "common.cuh"
 #include "linear_tiles.cuh"
+#include "ptx.cuh"
 
 template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear(
     T* __restrict__ out,           // [tokens, out_features]
-    const T* __restrict__ x,       // [tokens, in_features]
+    const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]
     const T* __restrict__ bias,    // [out_features] or null
     int tokens,
     int in_features,
     int out_features) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   using Vector = Pack<T, kWidth>;
   constexpr int kUnroll = 4;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -100,6 +100,7 @@ def launches(
             grid=(-(-out_features // outputs_of_block), 1, 1),
             block=threads,
             scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
+            programmatic=True,
         ),
     )
 
@@ -146,8 +147,8 @@ LINEAR = Kernel(
     operands=(
         Operand("out", ("tokens", "out_features"), "T", Access.WRITE),
         Operand("x", ("tokens", "in_features"), "T"),
-        Operand("weight", ("out_features", "in_features"), "T"),
-        Operand("bias", ("out_features",), "T", optional=True),
+        Operand("weight", ("out_features", "in_features"), "T", constant=True),
+        Operand("bias", ("out_features",), "T", optional=True, constant=True),
     ),
     reference=reference,
     cost=cost,

@@ -186,13 +186,13 @@ template <
     bool kAligned>
 __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpColumns) * 32, 1)
     linear_tiles(
-        T* __restrict__ out,            // [all tokens, out_features]
-        float* __restrict__ workspace,  // [parts, tokens, out_features] where there are parts
-        const T* __restrict__ x,        // [all tokens, in_features]
-        const T* __restrict__ weight,   // [out_features, in_features]
-        const T* __restrict__ bias,     // [out_features] or null
-        int first_token,                // of those that this launch computes
-        int tokens,                     // that this launch computes
+        T* __restrict__ out,           // [all tokens, out_features]
+        float* workspace,              // [parts, tokens, out_features] where there are parts
+        const T* x,                    // [all tokens, in_features]
+        const T* __restrict__ weight,  // [out_features, in_features]
+        const T* __restrict__ bias,    // [out_features] or null
+        int first_token,               // of those that this launch computes
+        int tokens,                    // that this launch computes
         int in_features,
         int out_features) {
   constexpr int kWarpsAcross = kTileColumns / kWarpColumns;
@@ -224,21 +224,29 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
   const TileCopy<T, kTileRows, kThreads, kAligned> x_copy(own_x, first_row, tokens, in_features);
   const TileCopy<T, kTileColumns, kThreads, kAligned> weight_copy(
       weight, first_column, out_features, in_features);
-  const auto start_copies = [&](int depth) {
-    if (depth < end) {
-      unsigned char* stage = smem + (depth - begin) % kStages * kStageBytes;
-      x_copy.start(stage, depth * kDepth);
-      weight_copy.start(stage + kTileRows * kDepthBytes, depth * kDepth);
-    }
-    cp_async_commit();  // an empty group too, so that groups count depths
+  const auto stage_of = [&](int depth) { return smem + (depth - begin) % kStages * kStageBytes; };
+  const auto start_x = [&](int depth) {
+    if (depth < end) x_copy.start(stage_of(depth), depth * kDepth);
   };
-  for (int ahead = 0; ahead < kStages - 1; ++ahead) start_copies(begin + ahead);
+  const auto start_weight = [&](int depth) {
+    if (depth < end) {
+      weight_copy.start(stage_of(depth) + kTileRows * kDepthBytes, depth * kDepth);
+    }
+  };
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) start_weight(begin + ahead);
+  wait_for_previous_kernel();  // only the weight may be read earlier
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) {
+    start_x(begin + ahead);
+    cp_async_commit();  // an empty group too, so that groups count depths
+  }
 
   float sums[kTilesDown][kTilesAcross][4] = {};
   for (int depth = begin; depth < end; ++depth) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // the stage is there for all, and no warp reads the one before it any more
-    start_copies(depth + kStages - 1);
+    start_x(depth + kStages - 1);
+    start_weight(depth + kStages - 1);
+    cp_async_commit();
     const unsigned char* stage = smem + (depth - begin) % kStages * kStageBytes;
     Products<T>::add(
         sums, stage + warp_row * kDepthBytes, stage + (kTileRows + warp_column) * kDepthBytes);
@@ -273,8 +281,8 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
 // out = the sums of the parts, in order, + bias. A thread makes kWidth results of a row.
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear_sum(
-    T* __restrict__ out,     // [all tokens, out_features]
-    const float* workspace,  // [parts, tokens, out_features]; no __restrict__: read after the wait
+    T* __restrict__ out,         // [all tokens, out_features]
+    const float* workspace,      // [parts, tokens, out_features]
     const T* __restrict__ bias,  // [out_features] or null
     int first_token,             // of those that this launch computes
     int tokens,                  // that this launch computes
@@ -284,6 +292,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear_sum(
   const int row_vectors = out_features / kWidth;
   const long long vectors = static_cast<long long>(tokens) * row_vectors;
   const long long vector = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  let_next_kernel_start();
   wait_for_previous_kernel();
   if (vector >= vectors) return;
   const Sums* sums = reinterpret_cast<const Sums*>(workspace) + vector;

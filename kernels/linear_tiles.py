@@ -121,6 +121,7 @@ def tile_launches(axes: Axes, dtype: str) -> Iterator[Launch]:
             scalars=tuple(map(np.int32, (first, count, in_features, out_features))),
             operands=("out", WORKSPACE, "x", "weight", "bias"),
             shared_bytes=tiles.shared_bytes,
+            programmatic=True,
         )
         if parts == 1:
             continue

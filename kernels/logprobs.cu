@@ -44,14 +44,15 @@ __device__ __forceinline__ Row<T> plain_row(const T* logits, int row, int vocab)
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_extents(
-    const T* __restrict__ logits,           // [rows, vocab]
-    const int* __restrict__ token_ids,      // [rows]
-    const int* __restrict__ target_ids,     // [rows]
-    const int* __restrict__ num_logprobs,   // [rows]
-    unsigned char* __restrict__ workspace,  // ListWork [rows]
+    const T* logits,           // [rows, vocab]
+    const int* token_ids,      // [rows]
+    const int* target_ids,     // [rows]
+    const int* num_logprobs,   // [rows]
+    unsigned char* workspace,  // ListWork [rows]
     int vocab,
     int max_logprobs) {
   let_next_kernel_start();
+  wait_for_previous_kernel();
   const int row_index = blockIdx.y;
   const Wanted wanted(token_ids, target_ids, num_logprobs, row_index, vocab, max_logprobs);
   if (wanted.count < 0) return;
@@ -66,11 +67,11 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_extents
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) logprobs_sums(
-    const T* __restrict__ logits,           // [rows, vocab]
-    const int* __restrict__ token_ids,      // [rows]
-    const int* __restrict__ target_ids,     // [rows]
-    const int* __restrict__ num_logprobs,   // [rows]
-    unsigned char* __restrict__ workspace,  // ListWork [rows]
+    const T* logits,           // [rows, vocab]
+    const int* token_ids,      // [rows]
+    const int* target_ids,     // [rows]
+    const int* num_logprobs,   // [rows]
+    unsigned char* workspace,  // ListWork [rows]
     int vocab,
     int max_logprobs) {
   let_next_kernel_start();
@@ -140,19 +141,20 @@ __device__ __forceinline__ void sort_likeliest(
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, 1) logprobs_list(
-    float* __restrict__ target_logprobs,   // [rows]
-    int* __restrict__ target_ranks,        // [rows]
-    int* __restrict__ top_ids,             // [rows, max_logprobs]
-    float* __restrict__ top_logprobs,      // [rows, max_logprobs]
-    const T* __restrict__ logits,          // [rows, vocab]
-    const int* __restrict__ token_ids,     // [rows]
-    const int* __restrict__ target_ids,    // [rows]
-    const int* __restrict__ num_logprobs,  // [rows]
-    unsigned char* workspace,              // ListWork [rows]; no __restrict__, see sample.cu
+    float* __restrict__ target_logprobs,  // [rows]
+    int* __restrict__ target_ranks,       // [rows]
+    int* __restrict__ top_ids,            // [rows, max_logprobs]
+    float* __restrict__ top_logprobs,     // [rows, max_logprobs]
+    const T* logits,                      // [rows, vocab]
+    const int* token_ids,                 // [rows]
+    const int* target_ids,                // [rows]
+    const int* num_logprobs,              // [rows]
+    unsigned char* workspace,             // ListWork [rows]
     int vocab,
     int max_logprobs) {
   extern __shared__ __align__(16) unsigned char smem[];
   RowScratch& s = *reinterpret_cast<RowScratch*>(smem);
+  let_next_kernel_start();
   wait_for_previous_kernel();
   const int row_index = blockIdx.x;
   const Wanted wanted(token_ids, target_ids, num_logprobs, row_index, vocab, max_logprobs);

@@ -133,7 +133,7 @@ def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]
     given = ("logits", "token_ids", "target_ids", "num_logprobs", WORKSPACE)
     results = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")
     return (
-        Launch(f"logprobs_extents{template}", grid, THREADS, sizes, given),
+        Launch(f"logprobs_extents{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(f"logprobs_sums{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(
             f"logprobs_list{template}",

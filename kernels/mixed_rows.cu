@@ -5,29 +5,33 @@
 // Copies and counts, so it rounds nothing. Thread t does token t, sequence t and row of logits t. A
 // token finds its sequence by binary search; tokens after the last sequence, and all of a sequence that
 // is done or has no slot, are dead.
-__device__ __forceinline__ bool is_live(int slot, const int* __restrict__ done) {
+#include "ptx.cuh"
+
+__device__ __forceinline__ bool is_live(int slot, const int* done) {
   return slot >= 0 && done[slot] == 0;
 }
 
 __global__ void __launch_bounds__(128) mixed_rows(
-    int* __restrict__ token_ids,              // [tokens]
-    int* __restrict__ positions,              // [tokens]
-    int* __restrict__ slot_mapping,           // [tokens]
-    int* __restrict__ seq_lens,               // [seqs]
-    int* __restrict__ live_row_ids,           // [logits]
-    const int* __restrict__ new_token_ids,    // [tokens]
-    const int* __restrict__ slot_ids,         // [seqs]
-    const int* __restrict__ query_start_loc,  // [seqs + 1]
-    const int* __restrict__ row_ids,          // [logits]
-    const int* __restrict__ last_token,       // [slots]
-    const int* __restrict__ num_computed,     // [slots]
-    const int* __restrict__ done,             // [slots]
-    const int* __restrict__ block_tables,     // [slots, max_blocks]
+    int* __restrict__ token_ids,     // [tokens]
+    int* __restrict__ positions,     // [tokens]
+    int* __restrict__ slot_mapping,  // [tokens]
+    int* __restrict__ seq_lens,      // [seqs]
+    int* __restrict__ live_row_ids,  // [logits]
+    const int* new_token_ids,        // [tokens]
+    const int* slot_ids,             // [seqs]
+    const int* query_start_loc,      // [seqs + 1]
+    const int* row_ids,              // [logits]
+    const int* last_token,           // [slots]
+    const int* num_computed,         // [slots]
+    const int* done,                 // [slots]
+    const int* block_tables,         // [slots, max_blocks]
     int tokens,
     int seqs,
     int logits,
     int max_blocks,
     int block_size) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int t = blockIdx.x * blockDim.x + threadIdx.x;
   if (t < seqs) {
     const int slot = slot_ids[t], count = query_start_loc[t + 1] - query_start_loc[t];

@@ -84,7 +84,11 @@ def launches(axes: Axes, dtype: str, *, block_size: int) -> tuple[Launch, ...]:
     """A thread for the token, the sequence and the row of logits of the same number."""
     sizes = (axes["tokens"], axes["seqs"], axes["logits"])
     scalars = tuple(np.int32(size) for size in (*sizes, axes["max_blocks"], block_size))
-    return (Launch("mixed_rows", (-(-max(sizes) // THREADS), 1, 1), THREADS, scalars),)
+    return (
+        Launch(
+            "mixed_rows", (-(-max(sizes) // THREADS), 1, 1), THREADS, scalars, programmatic=True
+        ),
+    )
 
 
 def _inputs(

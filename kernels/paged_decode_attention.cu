@@ -24,16 +24,14 @@ __device__ __forceinline__ long long places_at(int rows) { return (rows + 1 + 63
 
 template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
-    typename Form::Element* __restrict__ out,      // [rows, kv_heads*group*head_dim]
-    const typename Form::Element* __restrict__ q,  // [rows, kv_heads*group*head_dim]
-    const typename Form::
-        Element* __restrict__ k_cache,  // [num_blocks, kv_heads, block_size, head_dim]
-    const typename Form::
-        Element* __restrict__ v_cache,     // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,  // [slots, max_blocks]
-    const int* __restrict__ row_ids,       // [rows]
-    const int* __restrict__ seq_lens,      // [rows]
-    float* __restrict__ workspace,
+    typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
+    const typename Form::Element* q,           // [rows, kv_heads*group*head_dim]
+    const typename Form::Element* k_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::Element* v_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,                   // [slots, max_blocks]
+    const int* row_ids,                        // [rows]
+    const int* seq_lens,                       // [rows]
+    float* workspace,
     int rows,
     int kv_heads,
     int group,
@@ -44,8 +42,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     int min_units) {   // of a part, batch invariant; otherwise of a block's share
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim, kThreads = Form::kThreads;
-  wait_for_previous_kernel();
   let_next_kernel_start();
+  wait_for_previous_kernel();
   const int sets_of_kv_head = (group + kHeads - 1) / kHeads, head_sets = kv_heads * sets_of_kv_head;
 
   // Each lane has some rows one after the other.
@@ -149,9 +147,9 @@ constexpr int kFoldThreads = 256;  // at most
 // x + gridDim.x, ...
 template <typename T>
 __global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
-    T* __restrict__ out,               // [rows, kv_heads*group*head_dim]
-    const int* __restrict__ seq_lens,  // [rows]
-    const float* workspace,  // no __restrict__: it may not be read before the wait, not even early
+    T* __restrict__ out,  // [rows, kv_heads*group*head_dim]
+    const int* seq_lens,  // [rows]
+    const float* workspace,
     int rows,
     int kv_heads,
     int group,
@@ -160,6 +158,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
     int max_parts,  // as above
     int min_units) {
   constexpr int kAhead = 16;  // parts that are loaded before they are folded
+  let_next_kernel_start();
   wait_for_previous_kernel();
   const int sets_of_kv_head = (group + heads_of_set - 1) / heads_of_set;
   const int head_sets = kv_heads * sets_of_kv_head, head = blockIdx.y % group;

@@ -287,6 +287,7 @@ def launches(
             scalars=(rows, kv_heads, group, *others, *cut),
             operands=(*operands, WORKSPACE),
             shared_bytes=form.shared_bytes,
+            programmatic=True,
         ),
         Launch(
             function=f"paged_decode_attention_fold<{CUDA_TYPES[dtype]}>",

@@ -88,15 +88,15 @@ __device__ __forceinline__ void attend_token(
 // whether ptxas spills some on one architecture or another.
 template <typename Form, int kRowTiles, int kKeys>
 __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
-    typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
-    const typename Form::Element* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
+    typename Form::Element* __restrict__ out,  // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* q,           // [tokens, kv_heads*group*head_dim]
     // [num_blocks, kv_heads, block_size, head_dim]
-    const typename Form::Element* __restrict__ k_cache,
-    const typename Form::Element* __restrict__ v_cache,
-    const int* __restrict__ block_tables,     // [slots, max_blocks]
-    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
-    const int* __restrict__ seq_lens,         // [seqs]
-    const int* __restrict__ query_start_loc,  // [seqs+1]
+    const typename Form::Element* k_cache,
+    const typename Form::Element* v_cache,
+    const int* block_tables,     // [slots, max_blocks]
+    const int* slot_ids,         // [seqs]: rows of block_tables
+    const int* seq_lens,         // [seqs]
+    const int* query_start_loc,  // [seqs+1]
     int tokens,
     int seqs,
     int kv_heads,
@@ -119,6 +119,8 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   T* values = keys + kKeys * kStride;       // [kKeys][kStride]
   int* heads = reinterpret_cast<int*>(values + kKeys * kStride);  // [kRows]; -1 after the last row
 
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int head_sets = kv_heads * ((group + Form::kHeads - 1) / Form::kHeads);
   const int block = blockIdx.x, token_blocks = seqs * head_sets;
   if (block < token_blocks) {
@@ -354,16 +356,14 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
 // takes all parts of its token, one after the other.
 template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_rows(
-    typename Form::Element* __restrict__ out,      // [tokens, kv_heads*group*head_dim]
-    const typename Form::Element* __restrict__ q,  // [tokens, kv_heads*group*head_dim]
-    const typename Form::
-        Element* __restrict__ k_cache,  // [num_blocks, kv_heads, block_size, head_dim]
-    const typename Form::
-        Element* __restrict__ v_cache,        // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,     // [slots, max_blocks]
-    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
-    const int* __restrict__ seq_lens,         // [seqs]
-    const int* __restrict__ query_start_loc,  // [seqs+1]
+    typename Form::Element* __restrict__ out,  // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* q,           // [tokens, kv_heads*group*head_dim]
+    const typename Form::Element* k_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::Element* v_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,                   // [slots, max_blocks]
+    const int* slot_ids,                       // [seqs]: rows of block_tables
+    const int* seq_lens,                       // [seqs]
+    const int* query_start_loc,                // [seqs+1]
     int seqs,
     int kv_heads,
     int group,
@@ -374,6 +374,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
     int min_units) {
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const int token = blockIdx.x;
   int low = 0, high = seqs;  // the last chunk that begins with this token or an earlier one
   while (low < high) {

@@ -192,6 +192,7 @@ def launches(
                 block=form.threads,
                 scalars=(*scalars[1:], *cut_scalars(batch_invariant)),
                 shared_bytes=form.shared_bytes,
+                programmatic=True,
             ),
         )
     if takes_tensor_cores(dtype, head_dim, block_size):
@@ -206,6 +207,7 @@ def launches(
                 block=TILE_THREADS,
                 scalars=(*(np.int32(size) for size in sizes), *scalars[-2:]),
                 shared_bytes=max(tile_bytes, form.shared_bytes),
+                programmatic=True,
             ),
         )
     stride = -(-head_dim // 4) * 4 + 4
@@ -218,6 +220,7 @@ def launches(
             block=TILE_THREADS,
             scalars=scalars,
             shared_bytes=4 * shared_floats,
+            programmatic=True,
         ),
     )
 

@@ -5,6 +5,7 @@
 #pragma once
 #include "attend_row.cuh"
 #include "chunk_tile.cuh"
+#include "ptx.cuh"
 
 constexpr int kTileRows = 32;      // rows of a tile
 constexpr int kTileKeys = 32;      // keys in shared memory at a time
@@ -44,14 +45,14 @@ __device__ __forceinline__ void fill_tile(
 // blockIdx.x is the tile, blockIdx.y the KV head.
 template <typename T, int kHeadDim, int kWidth>
 __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention_simple(
-    T* __restrict__ out,                      // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ q,                  // [tokens, kv_heads*group*head_dim]
-    const T* __restrict__ k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
-    const int* __restrict__ block_tables,     // [slots, max_blocks]
-    const int* __restrict__ slot_ids,         // [seqs]: rows of block_tables
-    const int* __restrict__ seq_lens,         // [seqs]
-    const int* __restrict__ query_start_loc,  // [seqs+1]
+    T* __restrict__ out,         // [tokens, kv_heads*group*head_dim]
+    const T* q,                  // [tokens, kv_heads*group*head_dim]
+    const T* k_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const T* v_cache,            // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,     // [slots, max_blocks]
+    const int* slot_ids,         // [seqs]: rows of block_tables
+    const int* seq_lens,         // [seqs]
+    const int* query_start_loc,  // [seqs+1]
     int tokens,
     int seqs,
     int kv_heads,
@@ -69,6 +70,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention_simpl
   float* cached = queries + kTileRows * kStride;    // [kTileKeys][kStride]: K, then V
   float* probs = cached + kTileKeys * kStride;      // [kTileRows][kProbsStride]
 
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, group, kTileRows);
   const int kv_head = blockIdx.y;
   const int rows = min(kTileRows, tile.chunk * group - tile.first_row);

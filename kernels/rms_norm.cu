@@ -4,14 +4,16 @@
 // load; kWidth divides hidden. A thread keeps its part of the row and of the weight in registers,
 // kHeld = ceil(hidden / kWidth / kThreads) vectors: all loads are under way before the first is used.
 #include "common.cuh"
+#include "ptx.cuh"
 
 template <typename T, int kWidth, int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1) rms_norm(
     T* __restrict__ out,           // [tokens, hidden]
-    const T* __restrict__ x,       // [tokens, hidden]
+    const T* x,                    // [tokens, hidden]
     const T* __restrict__ weight,  // [hidden]
     int hidden,
     float eps) {
+  let_next_kernel_start();
   using Vector = Pack<T, kWidth>;
   const long long row = static_cast<long long>(blockIdx.x) * hidden;
   const Vector* x_row = reinterpret_cast<const Vector*>(x + row);
@@ -23,12 +25,13 @@ __global__ void __launch_bounds__(kThreads, 1) rms_norm(
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int i = h * kThreads + threadIdx.x;
-    if (i < vectors) held[h] = x_row[i];
+    if (i < vectors) gains[h] = weights[i];
   }
+  wait_for_previous_kernel();  // only the weight may be read earlier
 #pragma unroll
   for (int h = 0; h < kHeld; ++h) {
     const int i = h * kThreads + threadIdx.x;
-    if (i < vectors) gains[h] = weights[i];
+    if (i < vectors) held[h] = x_row[i];
   }
   float sum = 0.0f;
 #pragma unroll

@@ -85,6 +85,7 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
             grid=(axes["tokens"], 1, 1),
             block=threads,
             scalars=(np.int32(hidden), np.float32(eps)),
+            programmatic=True,
         ),
     )
 
@@ -108,7 +109,7 @@ RMS_NORM = Kernel(
     operands=(
         Operand("out", ("tokens", "hidden"), "T", Access.WRITE),
         Operand("x", ("tokens", "hidden"), "T"),
-        Operand("weight", ("hidden",), "T"),
+        Operand("weight", ("hidden",), "T", constant=True),
     ),
     reference=reference,
     cost=cost,

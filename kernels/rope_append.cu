@@ -8,6 +8,7 @@
 // heads. A thread stays on one column, whose cosines and sines it reads once, and takes kHeads heads,
 // all loaded before the first is rotated. A dead row's position and qkv may hold anything.
 #include "common.cuh"
+#include "ptx.cuh"
 
 // A Pack's bytes. An array of Packs would take a register for each 16-bit element, since the compiler
 // takes a Pack apart as soon as it is loaded; of these it takes one for 4 bytes.
@@ -24,17 +25,19 @@ struct alignas(2) Words<2> {
 // would not keep enough loads under way while they wait for their position, and then for its angles.
 template <typename T, int kWidth, int kThreads, int kHeads>
 __global__ void __launch_bounds__(kThreads, 768 / kThreads) rope_append(
-    T* __restrict__ q,                     // [tokens, heads*head_dim]
-    T* __restrict__ k_cache,               // [num_blocks, kv_heads, block_size, head_dim]
-    T* __restrict__ v_cache,               // [num_blocks, kv_heads, block_size, head_dim]
-    const T* __restrict__ qkv,             // [tokens, (heads + 2*kv_heads)*head_dim]
-    const float* __restrict__ cos_sin,     // [max_position, head_dim]: cosines, then sines
-    const int* __restrict__ positions,     // [tokens]
-    const int* __restrict__ slot_mapping,  // [tokens]
+    T* __restrict__ q,                  // [tokens, heads*head_dim]
+    T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
+    T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
+    const T* qkv,                       // [tokens, (heads + 2*kv_heads)*head_dim]
+    const float* __restrict__ cos_sin,  // [max_position, head_dim]: cosines, then sines
+    const int* positions,               // [tokens]
+    const int* slot_mapping,            // [tokens]
     int heads,
     int kv_heads,
     int head_dim,
     int block_size) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   using Vector = Pack<T, kWidth>;
   using Raw = Words<static_cast<int>(sizeof(Vector))>;
   using Angles = Pack<float, kWidth>;

@@ -148,6 +148,7 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
             grid=(axes["tokens"], -(-all_heads // (heads_at_once * heads_of_thread)), 1),
             block=threads,
             scalars=tuple(np.int32(size) for size in sizes),
+            programmatic=True,
         ),
     )
 
@@ -209,7 +210,7 @@ ROPE_APPEND = Kernel(
         Operand("k_cache", CACHE_AXES, "T", Access.UPDATE),
         Operand("v_cache", CACHE_AXES, "T", Access.UPDATE),
         Operand("qkv", ("tokens", "qkv_size"), "T"),
-        Operand("cos_sin", ("max_position", "head_dim"), "float32"),
+        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True),
         Operand("positions", ("tokens",), "int32"),
         Operand("slot_mapping", ("tokens",), "int32"),
     ),

@@ -84,9 +84,6 @@ struct RowWork {
 
 static_assert(sizeof(RowWork<float>) <= 47 * 1024, "what sample.py reserves");
 
-// A launch that only reads the workspace does not call it __restrict__: it begins while the launch
-// before still writes there, which the cache for constant data may not know.
-
 template <typename T>
 __device__ __forceinline__ RowWork<T>& work_of(unsigned char* workspace, int row) {
   return reinterpret_cast<RowWork<T>*>(workspace)[row];
@@ -105,29 +102,30 @@ __device__ __forceinline__ Sum share_of_draw(Sum total, unsigned draw) {
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
-    const T* __restrict__ logits,                  // [rows, vocab]
-    const int* __restrict__ row_ids,               // [rows]
-    const int* __restrict__ sample_positions,      // [rows]
-    int* __restrict__ token_counts,                // [slots, vocab]
-    const float* __restrict__ repetition_penalty,  // [slots]
-    const float* __restrict__ presence_penalty,    // [slots]
-    const float* __restrict__ frequency_penalty,   // [slots]
-    const int* __restrict__ bias_ids,              // [slots, max_bias]
-    const float* __restrict__ bias_values,         // [slots, max_bias]
-    const int* __restrict__ stop_ids,              // [slots, max_stop_ids]
-    const int* __restrict__ min_position,          // [slots]
-    const float* __restrict__ temperature,         // [slots]
-    const int* __restrict__ top_k,                 // [slots]
-    const float* __restrict__ top_p,               // [slots]
-    const float* __restrict__ min_p,               // [slots]
-    const unsigned* __restrict__ seeds,            // [slots, 2]
-    const int* __restrict__ sample_index,          // [slots]
-    const int* __restrict__ count_tokens,          // [slots]
-    unsigned char* __restrict__ workspace,         // RowWork<T> [rows]
+    const T* logits,                  // [rows, vocab]
+    const int* row_ids,               // [rows]
+    const int* sample_positions,      // [rows]
+    int* token_counts,                // [slots, vocab]
+    const float* repetition_penalty,  // [slots]
+    const float* presence_penalty,    // [slots]
+    const float* frequency_penalty,   // [slots]
+    const int* bias_ids,              // [slots, max_bias]
+    const float* bias_values,         // [slots, max_bias]
+    const int* stop_ids,              // [slots, max_stop_ids]
+    const int* min_position,          // [slots]
+    const float* temperature,         // [slots]
+    const int* top_k,                 // [slots]
+    const float* top_p,               // [slots]
+    const float* min_p,               // [slots]
+    const unsigned* seeds,            // [slots, 2]
+    const int* sample_index,          // [slots]
+    const int* count_tokens,          // [slots]
+    unsigned char* workspace,         // RowWork<T> [rows]
     int vocab,
     int max_bias,
     int max_stop_ids) {
   let_next_kernel_start();
+  wait_for_previous_kernel();
   RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
   const T* row_logits = logits + static_cast<long long>(blockIdx.y) * vocab;
   Vectors<T, kWidth> vectors;
@@ -232,7 +230,7 @@ __device__ __forceinline__ Draw drawing(const Request& request, Extent extent, f
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth > 4 ? 2 : 1)
-    sample_bins(unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+    sample_bins(unsigned char* workspace) {  // RowWork<T> [rows]
   __shared__ Draw shared_draw;
   __shared__ BinSums weights;
   __shared__ unsigned counts[kBins];
@@ -347,7 +345,7 @@ __device__ __forceinline__ Ends find_ends(const RowWork<T>& work) {
 
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
-    sample_candidates(unsigned char* __restrict__ workspace) {  // RowWork<T> [rows]
+    sample_candidates(unsigned char* workspace) {  // RowWork<T> [rows]
   let_next_kernel_start();
   wait_for_previous_kernel();
   RowWork<T>& work = work_of<T>(workspace, blockIdx.y);
@@ -468,6 +466,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_draw(
     unsigned char* workspace) {   // RowWork<T> [rows]
   extern __shared__ __align__(16) unsigned char smem[];
   RowScratch& s = *reinterpret_cast<RowScratch*>(smem);
+  let_next_kernel_start();
   wait_for_previous_kernel();
   RowWork<T>& work = work_of<T>(workspace, blockIdx.x);
   if (!work.request.is_live) {

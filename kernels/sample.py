@@ -322,7 +322,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     sizes = tuple(np.int32(axes[axis]) for axis in ("vocab", "max_bias", "max_stop_ids"))
     given = ("logits", "row_ids", "sample_positions", "token_counts", *_SLOT_OPERANDS, WORKSPACE)
     return (
-        Launch(f"sample_extents{template}", grid, THREADS, sizes, given),
+        Launch(f"sample_extents{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(f"sample_bins{template}", grid, THREADS, (), (WORKSPACE,), programmatic=True),
         Launch(
             f"sample_candidates{template}",

@@ -68,6 +68,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             grid=(axes["tokens"], -(-(inter // width) // threads), 1),
             block=threads,
             scalars=(np.int32(inter),),
+            programmatic=True,
         ),
     )
 

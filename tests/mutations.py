@@ -706,8 +706,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "a stage is filled while it is read",
-            "start_copies(depth + kStages - 1);",
-            "start_copies(depth + kStages);",
+            "start_x(depth + kStages - 1);",
+            "start_x(depth + kStages);",
         ),
         (
             "no groups for the depths after the last",
@@ -988,8 +988,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the plan has no share", "    if (lane == 0) plan[rows] = share;\n", ""),
         (
             "folds before the parts are there",
-            "  wait_for_previous_kernel();\n  const int sets",
-            "  const int sets",
+            "  wait_for_previous_kernel();\n  const int sets_of_kv_head = (group + heads_of_set",
+            "  const int sets_of_kv_head = (group + heads_of_set",
         ),
         (
             "the last parts are not folded",

@@ -185,7 +185,7 @@ KERNEL(copied) {
 }
 
 KERNEL(writes_before_the_wait) {
-  out[threadIdx.x] = x[threadIdx.x];  // writes_before_the_wait
+  out[threadIdx.x] = 1.0f;  // writes_before_the_wait
   wait_for_previous_kernel();
 }
 
@@ -195,9 +195,14 @@ KERNEL(returns_without_the_wait) {
   out[0] = x[0];
 }
 
-KERNEL(waits) {
-  const float value = x[threadIdx.x];
+KERNEL(reads_before_the_wait) {
+  const float value = x[threadIdx.x];  // reads_before_the_wait
   wait_for_previous_kernel();
-  let_next_kernel_start();
   out[threadIdx.x] = value;
+}
+
+KERNEL(waits) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  out[threadIdx.x] = x[threadIdx.x];
 }

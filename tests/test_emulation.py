@@ -1,6 +1,7 @@
 """The emulation itself: planted mistakes are found where they are, and right kernels pass."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,12 @@ SOURCE = Path(__file__).with_name("planted.cu")
 TEXT = SOURCE.read_text()
 ORDERS = ("forward", "reverse", "random")
 BLOCKS = {"reversed": 3, "last_block_adds": 5, "blocks_write_one_element": 2}
-PROGRAMMATIC = {"writes_before_the_wait", "returns_without_the_wait", "waits"}
+PROGRAMMATIC = {
+    "writes_before_the_wait",
+    "reads_before_the_wait",
+    "returns_without_the_wait",
+    "waits",
+}
 
 REVERSED = ("reversed", "reversed_twice", "class_in_shared_memory", "copied")
 RIGHT = (*REVERSED, "last_block_adds", "syncwarp", "waits")
@@ -43,6 +49,7 @@ WRONG = {
     "copy_without_wait": r"read of uninitialised shared memory tile at byte 0",
     "copy_without_barrier": r"race on shared memory|read of uninitialised shared memory",
     "writes_before_the_wait": r"write of out before griddepcontrol.wait",
+    "reads_before_the_wait": r"read of x before griddepcontrol.wait",
     "returns_without_the_wait": r"a thread returns without griddepcontrol.wait",
 }
 
@@ -112,6 +119,13 @@ def test_right_kernels_pass(checked, order):
 def test_the_last_block_may_read_what_others_wrote_behind_a_fence(checked):
     # Block 0 clears the counter, so it must come first.
     assert run("last_block_adds", checked=checked)[0] == 1 + 2 + 3 + 4 + 5
+
+
+def test_a_constant_operand_may_be_read_before_the_wait():
+    out, x, bias = PLANTED.operands
+    constant = replace(PLANTED, operands=(out, replace(x, constant=True), bias))
+    x = np.arange(1, 65, dtype=np.float32)
+    np.testing.assert_array_equal(run("reads_before_the_wait", kernel=constant, checked=True), x)
 
 
 @pytest.mark.parametrize(("function", "message"), WRONG.items(), ids=WRONG)

@@ -1,5 +1,8 @@
 """Programs bound to one shared arena: the same memory for the same name, no interference."""
 
+import types
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from cugraphs.arena import Arena, numpy_bytes
 from cugraphs.buffer_assignment import assign_buffers
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CpuDevice
-from cugraphs.executable import MAX_BINDINGS, Executable, PlannedProgram
+from cugraphs.executable import MAX_BINDINGS, Executable, PlannedProgram, pieces_of
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.kernel import DTYPES, ArrayType
 from cugraphs.kernels import ADD, LINEAR, RMS_NORM
@@ -147,6 +150,51 @@ def test_everything_a_bound_program_touches_is_the_arena_a_weight_or_state():
             assert in_arena or any(array is known for known in fixed.values())
             assert array.flags.c_contiguous
             assert not in_arena or array.ctypes.data % 256 == 0
+
+
+class ToldDevice(CpuDevice):
+    """Keeps what each op is told of the launch before it; ops leave a launch of ours."""
+
+    def bind(self, program, arrays, *, workspace, poison):
+        self.told = []
+
+        def queue(index, after_ours):
+            self.told.append((index, after_ours))
+            return True
+
+        return [partial(queue, index) for index in range(len(program.ops))]
+
+    def capture(self, run):
+        run()
+        return types.SimpleNamespace(launch=lambda: self.told.append("graph"))
+
+
+def test_an_op_follows_ours_only_within_one_stretch_of_launches():
+    def step(t: Tracer) -> None:
+        x = t.input("x", (t.dim("rows", 4), 8), "float32")
+        other = t.input("y", (t.dim("seqs", 4), 8), "float32")
+        doubled = t.call(DOUBLE, t.call(DOUBLE, x))
+        t.output(t.call(DOUBLE, t.call(DOUBLE, other)), "other")
+        t.output(t.call(DOUBLE, doubled), "deep")
+
+    planned = plan_program("step", step)
+    assert pieces_of(planned.program, "rows") == [(0, 2), (4, 5)]
+    arena, device = allocated([planned]), ToldDevice()
+    executable = Executable(planned, arena, device, staging(device, arena), {}, {})
+    sizes = {"rows": 3, "seqs": 2}
+    stretch = [(0, False), *((index, True) for index in range(1, 5))]
+    for _ in range(2):  # nothing of ours is before the first op of a step
+        executable.run(sizes)
+        assert device.told == stretch
+        device.told.clear()
+    executable.capture_pieces("rows", sizes)
+    assert device.told == [(0, False), (1, True), (4, False)]
+    device.told.clear()
+    executable.run(sizes)
+    assert device.told == ["graph", (2, False), (3, True), "graph"]
+    device.told.clear()
+    executable.capture(sizes)
+    assert device.told == stretch
 
 
 def test_bindings_are_kept_and_their_number_is_bounded():

@@ -277,9 +277,14 @@ def test_a_capture_that_is_broken_names_the_op_and_leaves_everything_working(
     }[what]
     prepare = cuda_device.prepare
 
+    def mistake(after_ours):
+        planted()
+
+    mistake.is_ours = False
+
     def prepare_with_a_mistake(kernel, *arguments, **options):
         launches = prepare(kernel, *arguments, **options)
-        return [*launches, planted] if kernel is SLOT_TOTALS else launches
+        return [*launches, mistake] if kernel is SLOT_TOTALS else launches
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "cugraphs"):
         patch.setattr(cuda_device, "prepare", prepare_with_a_mistake)

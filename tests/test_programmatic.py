@@ -1,47 +1,113 @@
-"""What a programmatic launch reads of the launch before it must not be called `__restrict__ const`.
+"""Programmatic launches: every kernel of ours is one, and none reads too early what another writes.
 
-NVRTC may then load it as read-only memory, ahead of the wait for the launch that writes it.
+A launch that begins before the one before has ended may read, before it waits, only what no launch
+writes. The emulation checks what a kernel does; here is what the compiler may make of it, and which
+launches the attribute is dropped from.
 """
 
 import re
+from functools import partial
+
+import pytest
 
 from cugraphs.emulation.emulate import bind_launches
-from cugraphs.kernel import WORKSPACE, Launch
+from cugraphs.kernel import WORKSPACE, Access, Kernel, Launch, Operand
 from cugraphs.kernels import ALL
+from cugraphs.launch import queue
 from cugraphs.testing import case_arrays, check_plan
 
-PARAMETERS = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)\s*\{", re.S)
+SIGNATURE = re.compile(r"__global__.*?(\w+)\(((?:[^()]|\([^()]*\))*)\)\s*\{", re.S)
+COMMENT = re.compile(r"//[^\n]*")
 
 
-def programmatic_readers():
-    """(kernel, function) of every programmatic launch that is handed the workspace."""
-    found = {}
-    for kernel in ALL:
-        for case, dtype in check_plan(kernel):
-            _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
-            for launch in launches:
-                if isinstance(launch, Launch) and launch.programmatic:
-                    names = launch.operands or ()
-                    if WORKSPACE in names:
-                        found[kernel.name, launch.function.partition("<")[0]] = kernel
-    return found
+def launches_of(kernel):
+    """Each launch of the cases, those for one architecture too."""
+    for case, dtype in check_plan(kernel):
+        _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
+        for launch in launches:
+            if isinstance(launch, Launch):
+                yield from (launch, *launch.elsewhere)
 
 
-def test_no_programmatic_launch_takes_the_workspace_as_read_only():
-    readers = programmatic_readers()
-    assert len(readers) >= 4
-    for (name, function), kernel in readers.items():
-        folder = kernel.source.parent
-        texts = [file.read_text() for file in sorted(folder.glob("*.cu*"))]
-        declared = [m for text in texts for m in PARAMETERS.finditer(text) if m[1] == function]
-        assert declared, f"{name}: {function} is not found"
-        for match in declared:
-            for parameter in match[2].split(","):
-                read_only = "const" in parameter and "__restrict__" in parameter
-                assert not (read_only and "workspace" in parameter), f"{function}: {parameter}"
+def signatures(text):
+    """Parameters of each __global__ function, by its name."""
+    plain = re.sub(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)", "", COMMENT.sub("", text))
+    return {match[1]: match[2].split(",") for match in SIGNATURE.finditer(plain)}
 
 
-def test_the_check_itself_finds_one():
-    text = "void reader(const float* __restrict__ workspace, int n) {"
-    (match,) = PARAMETERS.finditer(text)
-    assert match[1] == "reader" and "__restrict__" in match[2]
+def wrong_parameters(kernel, launch, functions):
+    """Parameters that the compiler may read ahead of the wait, and that another launch may write.
+
+    What a pointer to const with __restrict__ points to is read-only memory to the compiler, and a
+    pointer with __restrict__ is to memory that nobody else writes: both let it move a read across
+    the wait. So only results that are not read, and constants, are called so.
+    """
+    operands = {operand.name: operand for operand in kernel.operands}
+    names = launch.operands or tuple(operands)
+    parameters = functions[launch.function.partition("<")[0]]
+    for name, parameter in zip(names, parameters, strict=False):
+        operand = operands.get(name)
+        read = name == WORKSPACE or (operand.access is not Access.WRITE and not operand.constant)
+        if read and "__restrict__" in parameter:
+            yield " ".join(parameter.split())
+
+
+@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+def test_every_launch_is_programmatic_and_reads_nothing_early(kernel):
+    if kernel.source is None:
+        pytest.skip("runs on the CPU only")
+    functions = {}
+    for file in sorted(kernel.source.parent.glob("*.cu*")):
+        functions |= signatures(file.read_text())
+    seen = {}
+    for launch in launches_of(kernel):
+        assert launch.programmatic, f"{launch.function} is not programmatic"
+        seen[launch.function.partition("<")[0]] = launch
+    for launch in seen.values():
+        assert not [*wrong_parameters(kernel, launch, functions)], launch.function
+
+
+def test_the_check_finds_what_may_be_read_early():
+    kernel = Kernel(
+        "toy",
+        (
+            Operand("out", ("n",), "float32", Access.WRITE),
+            Operand("x", ("n",), "float32"),
+            Operand("weight", ("n",), "float32", constant=True),
+        ),
+        reference=lambda x, weight: (x,),
+        cost=None,
+    )
+    text = """template <typename T>
+    __global__ void __launch_bounds__(kMost(2), 1) toy(
+        T* __restrict__ out,        // [n], const T* __restrict__ is not for x
+        const T* __restrict__ x,
+        const T* __restrict__ weight) {"""
+    functions = signatures(text)
+    assert list(functions) == ["toy"] and len(functions["toy"]) == 3
+    launch = Launch("toy<float>", (1, 1, 1), 32)
+    assert [*wrong_parameters(kernel, launch, functions)] == ["const T* __restrict__ x"]
+    right = signatures(text.replace("const T* __restrict__ x", "const T* x"))
+    assert not [*wrong_parameters(kernel, launch, right)]
+
+
+def test_a_written_operand_is_not_constant():
+    with pytest.raises(ValueError, match="toy: out is constant and write, expected constant"):
+        out = Operand("out", ("n",), "float32", Access.WRITE, constant=True)
+        Kernel("toy", (out, Operand("x", ("n",), "float32")), reference=None, cost=None)
+
+
+def test_only_what_directly_follows_one_of_ours_may_begin_early():
+    told = []
+
+    def prepared(name, is_ours):
+        call = partial(lambda name, after_ours: told.append((name, after_ours)), name)
+        return type("Prepared", (), {"__call__": lambda self, *a: call(*a), "is_ours": is_ours})()
+
+    a, b, c = (prepared(name, True) for name in "abc")
+    product = prepared("product", False)
+    assert queue([a, b, product, c, a]) is True
+    assert told == [("a", False), ("b", True), ("product", True), ("c", False), ("a", True)]
+    assert queue([a, product], True) is False
+    assert queue([], True) is True and queue([]) is False
+    assert told[5:] == [("a", True), ("product", True)]

@@ -1,6 +1,9 @@
-"""Benchmarks on this GPU: starts, loading, captures, padding, graphs against eager, decode speed.
+"""Benchmarks: workloads served by the engine, starts, loading, and single steps on this GPU.
 
-Each runs on random weights in a model's shapes, or a checkpoint, and prints its mode.
+`throughput` and `latency` serve many requests, on the CPU too, with the model's own weights or
+random ones; `start` and `load` read a checkpoint, or make one of random weights. The others time
+captures, padding, graphs against eager, and decode steps, on random weights in a model's shapes.
+Every one prints its mode.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from cugraphs.cli import (
     bench_capture,
     bench_decode,
     bench_graphs,
+    bench_latency,
     bench_load,
     bench_padding,
     bench_start,
+    bench_throughput,
 )
 
 if TYPE_CHECKING:
@@ -25,12 +30,12 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
         "bench",
-        help="time starts, loading, captures and decode steps on this GPU",
+        help="time whole workloads, starts, loading, captures and decode steps",
         description=__doc__,
     )
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
     for module in (
+        *(bench_throughput, bench_latency, bench_start, bench_load),
         *(bench_capture, bench_padding, bench_graphs, bench_decode),
-        *(bench_load, bench_start),
     ):
         module.add_parser(benchmarks)

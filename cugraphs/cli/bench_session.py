@@ -32,15 +32,8 @@ _MOST_ROWS = 4096
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the model and what every benchmark takes."""
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
-    )
-    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
+    """Add the model and what every benchmark of a step takes."""
+    add_model_choice(parser)
     parser.add_argument(
         "--dtype",
         default="bfloat16",
@@ -53,6 +46,28 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_model_choice(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL, or a published shape in its place."""
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
+    )
+    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
+
+
+def check_record_file(file: Path | None) -> None:
+    """Refuse a record's file that could not be written, before anything is measured.
+
+    Raises:
+        ValueError: its folder does not exist.
+    """
+    if file is not None and not file.resolve().parent.is_dir():
+        raise ValueError(f"bench: {file} is in no folder that exists, expected one")
+
+
 def check_counts(name: str, counts: Sequence[int], most: int = _MOST_ROWS) -> None:
     """Refuse an option whose numbers are not 1 to ``most``.
 
@@ -62,16 +77,6 @@ def check_counts(name: str, counts: Sequence[int], most: int = _MOST_ROWS) -> No
     for count in counts:
         if not 1 <= count <= most:
             raise ValueError(f"bench: {name} is {count}, expected 1 to {most:,}")
-
-
-def check_record_file(file: Path | None) -> None:
-    """Refuse a record's file that cannot be written, before the work that it records.
-
-    Raises:
-        ValueError: its folder is missing.
-    """
-    if file is not None and not file.resolve().parent.is_dir():
-        raise ValueError(f"bench: {file} is in no folder that exists, expected one")
 
 
 class BenchSession:
@@ -107,7 +112,7 @@ class BenchSession:
         if folder is not None and name is not None:
             self.name, self.config = name, _folder_config(folder)
         else:
-            self.name, self.config = _read_config(args)
+            self.name, self.config = read_config(args)
         self.dtype: str = args.dtype
         self.device = CudaDevice()
         self._machine = describe_machine(self.device)
@@ -178,7 +183,12 @@ class BenchSession:
             and {"read_bytes_per_s": gpu.read_bytes_per_s, "flops_per_s": gpu.flops_per_s},
             **results,
         }
-        self._record_file.write_text(json.dumps(record, indent=1, default=plain) + "\n")
+        write_record(self._record_file, record)
+
+
+def write_record(file: Path, record: dict[str, Any]) -> None:
+    """Write figures as JSON; dataclasses in it become objects."""
+    file.write_text(json.dumps(record, indent=1, default=_plain) + "\n")
 
 
 @contextmanager
@@ -190,7 +200,7 @@ def progress_bar(total: int) -> Iterator[Callable[[str], None]]:
         yield lambda text: bar.update(task, advance=1, description=text)
 
 
-def _read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
+def read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
     """The name to print, and the model's config."""
     if args.shape is not None:
         return args.shape, LlamaConfig.from_hf(model_shape(args.shape), args.shape)
@@ -202,6 +212,6 @@ def _folder_config(folder: Path) -> LlamaConfig:
     return LlamaConfig.from_hf(read_json_object(file), str(file))
 
 
-def plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:  # noqa: ANN401
     """A dataclass as JSON takes it."""
     return dataclasses.asdict(value)

@@ -8,7 +8,6 @@ median one is shown part by part.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from cugraphs.cli.bench_session import (
     add_common_options,
     check_counts,
     check_record_file,
-    plain,
     progress_bar,
+    write_record,
 )
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.figure_file import check_figure_file
@@ -99,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
                 "cached_median": median.first_token_ms,
             },
         }
-        args.json.write_text(json.dumps(record, indent=1, default=plain) + "\n")
+        write_record(args.json, record)
     return 0
 
 

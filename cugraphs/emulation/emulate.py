@@ -177,9 +177,10 @@ def _buffer(operand: Operand, guarded: GuardedArray | None) -> Buffer:
     """The operand as a launch sees it; a null pointer where it was left out."""
     writable, fresh = operand.access is not Access.READ, operand.access is Access.WRITE
     if guarded is None:
-        return Buffer(operand.name, 0, 0, 0, writable, fresh)
+        return Buffer(operand.name, 0, 0, 0, writable, fresh, operand.constant)
     array = guarded.array
-    return Buffer(operand.name, array.ctypes.data, array.nbytes, array.itemsize, writable, fresh)
+    where = (array.ctypes.data, array.nbytes, array.itemsize)
+    return Buffer(operand.name, *where, writable, fresh, operand.constant)
 
 
 def _matrix_product(arrays: Mapping[str, Array]) -> None:

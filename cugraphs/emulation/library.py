@@ -56,6 +56,7 @@ class Buffer:
     itemsize: int
     writable: bool
     uninitialised: bool
+    constant: bool = False
 
 
 class _Function(ctypes.Structure):
@@ -133,7 +134,7 @@ class Library:
             shared_bytes: dynamic shared memory.
             order: in which warps, lanes and blocks take turns: a key of :data:`ORDERS`.
             seed: of the random order.
-            programmatic: operands may not be written, and written ones not read, before the wait.
+            programmatic: only constant operands may be accessed before the wait.
 
         Raises:
             EmulationError: a check failed; the message names file and line.
@@ -175,6 +176,7 @@ class Library:
                     ctypes.c_size_t(buffer.nbytes),
                     int(buffer.uninitialised),
                     int(buffer.writable),
+                    int(buffer.constant),
                     buffer.name.encode(),
                 )
 

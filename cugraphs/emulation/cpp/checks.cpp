@@ -51,6 +51,7 @@ struct Region {
   bool shared;
   bool must_be_initialised;
   bool writable;
+  bool constant;  // may be read before griddepcontrol.wait
   std::string name;
   Cells cells;
   bool touched = false;  // in this block
@@ -195,9 +196,14 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
 void clear_operands() { operands.clear(); }
 
 void add_operand(
-    uintptr_t address, size_t bytes, bool uninitialised, bool writable, const char* name) {
+    uintptr_t address,
+    size_t bytes,
+    bool uninitialised,
+    bool writable,
+    bool constant,
+    const char* name) {
   operands.push_back(
-      {address, address + bytes, false, uninitialised, writable, name, Cells(bytes)});
+      {address, address + bytes, false, uninitialised, writable, constant, name, Cells(bytes)});
 }
 
 void begin_launch() {
@@ -218,7 +224,7 @@ void begin_launch() {
 void add_shared(uintptr_t address, size_t bytes, const char* name) {
   if (!bytes) return;
   shared.push_back(
-      {address, address + bytes, true, true, true, std::string("shared memory ") + name,
+      {address, address + bytes, true, true, true, false, std::string("shared memory ") + name,
        Cells(bytes)});
 }
 
@@ -283,9 +289,9 @@ void check_access(
     fail(site, pc, "write to %s, an operand that is READ", name);
     return;
   }
-  if (programmatic && !running->waited_for_previous && !region->shared && region->writable) {
+  if (programmatic && !running->waited_for_previous && !region->shared && !region->constant) {
     fail(
-        site, pc, "%s of %s before griddepcontrol.wait: the previous kernel may still use it",
+        site, pc, "%s of %s before griddepcontrol.wait: earlier kernels may still use it",
         access_name(is_write), name);
     return;
   }

@@ -10,7 +10,12 @@ extern bool checking;
 // launch to the next, until they are cleared.
 void clear_operands();
 void add_operand(
-    uintptr_t address, size_t bytes, bool uninitialised, bool writable, const char* name);
+    uintptr_t address,
+    size_t bytes,
+    bool uninitialised,
+    bool writable,
+    bool constant,
+    const char* name);
 void begin_launch();  // forgets accesses of the launch before
 void add_shared(uintptr_t address, size_t bytes, const char* name);  // for this launch
 void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the kernel's library

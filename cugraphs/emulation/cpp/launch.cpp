@@ -57,8 +57,13 @@ void emu_set_order(int order, unsigned long long seed) {
 void emu_clear_operands() { clear_operands(); }
 
 void emu_add_operand(
-    uintptr_t address, size_t bytes, int uninitialised, int writable, const char* name) {
-  add_operand(address, bytes, uninitialised, writable, name);
+    uintptr_t address,
+    size_t bytes,
+    int uninitialised,
+    int writable,
+    int constant,
+    const char* name) {
+  add_operand(address, bytes, uninitialised, writable, constant, name);
 }
 
 const char* emu_failure() { return failure.message; }
