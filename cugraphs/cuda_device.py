@@ -5,6 +5,7 @@ Imported only where a GPU is wanted. One stream; nothing here synchronises excep
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -55,10 +56,11 @@ def has_driver() -> bool:
 
 
 def wake_driver() -> None:
-    """Begin to start the driver, in a thread: it takes a quarter of a second, and no Python.
+    """Begin to start the driver, in a thread, and import CuPy meanwhile.
 
-    Without a driver nothing happens; what is wrong with it, :func:`check_cuda` says. Where CuPy is
-    loaded already, the driver is awake.
+    The driver takes a quarter of a second or more, and no Python. Without one nothing happens; what
+    is wrong with it or with CuPy, :func:`check_cuda` says. Where CuPy is loaded already, the driver
+    is awake.
     """
     if "cupy" in sys.modules or not has_driver():
         return
@@ -71,6 +73,8 @@ def wake_driver() -> None:
                 driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 
     threading.Thread(target=wake, name="cugraphs driver", daemon=True).start()
+    with span("import CuPy"), contextlib.suppress(ImportError):
+        import cupy  # noqa: F401
 
 
 def check_cuda() -> str:
@@ -196,7 +200,7 @@ class CudaDevice:
             RuntimeError: cuBLASLt is not installed.
             ValueError: a tuning table cannot be read.
         """
-        with span("import CuPy, find the GPU"):
+        with span("find the GPU"):
             self.gpu_name = check_cuda()
         import cupy
 
@@ -335,14 +339,9 @@ class CudaDevice:
         return leaves_ours and not ruined
 
     def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
-        """Each in a thread: a start with new kernels takes as long as the slowest of them."""
-
-        def load(source: Path, function: str, arch: str, shared_bytes: int) -> None:
-            self._cupy.cuda.Device(self._id).use()  # a thread begins with GPU 0
-            load_function(source, function, arch, shared_bytes)
-
+        """New ones in processes, all at once."""
         with span("kernels"):
-            load_kernels(programs, device_arch(), load)
+            load_kernels(programs, device_arch(), load_function)
 
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""

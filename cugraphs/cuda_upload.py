@@ -19,6 +19,7 @@ from cugraphs.device import UploadLane
 from cugraphs.kernel import Array
 
 BUFFERS = 2  # of a lane: one is filled while the other is copied
+PAGE_BYTES = 4096
 LEAST_BYTES = 256 << 10  # of a buffer, before pageable memory is taken
 
 _log = logging.getLogger("cugraphs")
@@ -56,7 +57,7 @@ class PinnedLanes:
         while self._chunk_bytes >= LEAST_BYTES:
             nbytes = self._chunk_bytes
             try:
-                memory = cupy.cuda.PinnedMemory(BUFFERS * nbytes)
+                memory = cupy.cuda.PinnedMemory(BUFFERS * (nbytes + PAGE_BYTES))
             except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError):
                 if nbytes == self._wanted_bytes:
                     _log.warning(
@@ -67,9 +68,9 @@ class PinnedLanes:
                 self._chunk_bytes //= 2
                 continue
             pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
-            both = np.frombuffer(pointer, np.uint8, BUFFERS * nbytes)
-            return [both[index * nbytes : (index + 1) * nbytes] for index in range(BUFFERS)]
-        return [np.empty(LEAST_BYTES, np.uint8) for _ in range(BUFFERS)]
+            buffers = np.frombuffer(pointer, np.uint8, BUFFERS * (nbytes + PAGE_BYTES))
+            return list(buffers.reshape(BUFFERS, -1))
+        return [np.empty(LEAST_BYTES + PAGE_BYTES, np.uint8) for _ in range(BUFFERS)]
 
 
 class PinnedLane:
@@ -83,7 +84,7 @@ class PinnedLane:
         """Take the buffers, uint8 of one size, and the stream of the copies."""
         import cupy
 
-        self.chunk_bytes = int(buffers[0].nbytes)
+        self.chunk_bytes = int(buffers[0].nbytes) - PAGE_BYTES
         self._buffers = buffers
         self._pointers = [int(buffer.ctypes.data) for buffer in buffers]
         self._stream = stream  # CuPy's; it lives as long as a lane
@@ -93,19 +94,20 @@ class PinnedLane:
         self._driver = _locking_driver()
         self._current = 0
         self._target: Any = None
+        self._phase = 0
 
-    def fill(self, target: Any) -> Array:  # noqa: ANN401
-        """The next buffer's first bytes, once they have been copied."""
+    def fill(self, target: Any, phase: int) -> Array:  # noqa: ANN401
+        """Part of the next buffer, once that has been copied."""
         event = self._events[self._current]
         if self._driver.cuEventQuery(event.ptr):
             event.synchronize()
-        self._target = target
-        return self._buffers[self._current][: target.nbytes].view(target.dtype)
+        self._target, self._phase = target, phase
+        return self._buffers[self._current][phase : phase + target.nbytes].view(target.dtype)
 
     def send(self) -> None:
         """Queue the copy, and turn to the next buffer."""
         target, self._target = self._target, None
-        source = self._pointers[self._current]
+        source = self._pointers[self._current] + self._phase
         event, stream = self._events[self._current].ptr, self._stream_pointer
         error = self._driver.cuMemcpyHtoDAsync_v2(target.data.ptr, source, target.nbytes, stream)
         error = error or self._driver.cuEventRecord(event, stream)

@@ -72,10 +72,15 @@ class UploadLane(Protocol):
 
     chunk_bytes: int
 
-    def fill(self, target: Array) -> Array:
+    def fill(self, target: Array, phase: int) -> Array:
         """A host array of the shape and dtype of ``target``, contiguous in the device's memory.
 
         It may be the target itself. Waits where its memory is still being copied.
+
+        Args:
+            target: what it will be copied to.
+            phase: bytes from a page boundary at which it should begin, if it can: a file is read
+                faster into memory that lies to pages as the file does.
         """
 
     def send(self) -> None:
@@ -227,7 +232,7 @@ class _DirectLane:
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
 
-    def fill(self, target: Array) -> Array:
+    def fill(self, target: Array, phase: int) -> Array:
         return target
 
     def send(self) -> None:

@@ -54,9 +54,33 @@ def source_files(source: Path) -> tuple[Path, ...]:
 
 
 def source_key(source: Path) -> str:
-    """A hash of the text of :func:`source_files`: it changes whenever a compiled result may."""
+    """A hash of the text of :func:`source_files`: it changes whenever a compiled result may.
+
+    It is computed once, until one of the files changes, or which files their folders hold.
+    """
+    if source in _KEYS:
+        stamps, key = _KEYS[source]
+        if stamps == {path: _stamp(path) for path in stamps}:
+            return key
+    before = {path.resolve(): _stamp(path) for path in include_folders(source)}
     files = source_files(source)
-    return cache_key(*(part for file in files for part in (file.name, file.read_text("utf-8"))))
+    before |= {file: _stamp(file) for file in files}
+    key = cache_key(*(part for file in files for part in (file.name, file.read_text("utf-8"))))
+    if before == {path: _stamp(path) for path in before}:  # else it was changed meanwhile
+        _KEYS[source] = before, key
+    return key
+
+
+_KEYS: dict[Path, tuple[dict[Path, tuple[int, int] | None], str]] = {}
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes whenever a file or folder does; None where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 @cache

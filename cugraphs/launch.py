@@ -309,7 +309,7 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
 
 
 def load_function(source: Path, function: str, arch: str, shared_bytes: int) -> None:
-    """Compile and load what will be launched soon; several threads may do so at once."""
+    """Compile, or find, and load what will be launched soon."""
     _function(source, function, arch, shared_bytes)
 
 

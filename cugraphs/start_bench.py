@@ -1,7 +1,7 @@
 """Starts, each in a fresh process: when each part of one begins and ends, up to the first token.
 
-The process is `cugraphs.start_run`, which does what a user's script does. A first start finds
-none of the compiled kernels that a start leaves in the caches.
+The process is `cugraphs.start_run`, which does what a user's script does. Compiled kernels are kept
+in a folder that is given: where it is empty, a start is the first one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,32 +70,28 @@ class Start:
         return next((phase for phase in self.phases if phase.name == name), None)
 
 
-def run_start(folder: Path, options: Mapping[str, Any], *, first: bool = False) -> Start:
+def run_start(folder: Path, options: Mapping[str, Any], caches: Path) -> Start:
     """Start once.
 
     Args:
         folder: of the model.
         options: arguments of ``LLM``.
-        first: as for the first time ever: with empty caches of compiled kernels.
+        caches: folder of compiled kernels, those of CuPy and the driver as well.
 
     Raises:
         RuntimeError: it fails; the message is the last line that it wrote.
     """
-    with tempfile.TemporaryDirectory(prefix="cugraphs-caches-") as caches:
-        environment = dict(os.environ)
-        if first:
-            environment |= {name: str(Path(caches) / name.lower()) for name in _CACHES}
-        text = json.dumps({"model": str(folder), **options})
-        asked_s = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-m", "cugraphs.start_run", text],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-        ended_s = time.perf_counter()
+    text = json.dumps({"model": str(folder), **options})
+    asked_s = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "cugraphs.start_run", text],
+        env={**os.environ, **{name: str(caches / name.lower()) for name in _CACHES}},
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    ended_s = time.perf_counter()
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise RuntimeError(f"bench: the start fails: {one_line(lines[-1], 1000)}")

@@ -32,6 +32,7 @@ CHUNK_BYTES = 4 << 20  # of the host buffers, of which each thread has two: they
 # microseconds between its reads, and would wait that long for a thread that computes in Python.
 _SWITCH_INTERVAL_S = 2e-4
 _PROGRESS_INTERVAL_S = 0.02
+PAGE_BYTES = 4096
 
 
 def default_readers() -> int:
@@ -49,6 +50,10 @@ class Tensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
+
+    @property
+    def start(self) -> int:
+        """Where its bytes begin in their file; 0 where there is none."""
 
     def read(self, begin: int, buffer: Array) -> None:
         """Fill uint8 ``buffer`` with its bytes from ``begin`` on; called by several threads."""
@@ -245,10 +250,13 @@ class _Chunk:
         """Read, convert and send them, as many at once as the lane takes; yields bytes read."""
         step = _elements(self.part, lane.chunk_bytes)
         for first in range(0, self.target.size, step):
-            host = lane.fill(self.target[first : first + step])
+            begin = (self.begin + first) * self.stored.itemsize
+            phase = (self.part.tensor.start + begin) % PAGE_BYTES
+            target = self.target[first : first + step]
+            host = lane.fill(target, phase if phase % target.dtype.itemsize == 0 else 0)
             raw = host if host.dtype == self.stored else np.empty(host.size, self.stored)
             read = raw.view(np.uint8)
-            self.part.tensor.read((self.begin + first) * self.stored.itemsize, read)
+            self.part.tensor.read(begin, read)
             if raw is not host:
                 convert(raw, host)
             lane.send()

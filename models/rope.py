@@ -57,7 +57,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 THETA_RANGE = (1.0 + 1e-6, 1e15)
 MAX_POSITIONS = 2**30
-CHUNK_POSITIONS = 512  # 1 MiB of complex128 at head_dim 128
+CHUNK_POSITIONS = 2048  # 2 MiB of complex128 at head_dim 128
 
 
 @dataclass(frozen=True, slots=True)

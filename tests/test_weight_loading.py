@@ -43,8 +43,8 @@ class LateLane:
         self.current = 0
         self.finished = False
 
-    def fill(self, target):
-        assert not self.finished
+    def fill(self, target, phase):
+        assert not self.finished and 0 <= phase < 4096
         self._copy(self.current)
         self.target = target
         return self.buffers[self.current][: target.nbytes].view(target.dtype)
@@ -99,9 +99,9 @@ class LateDevice(CpuDevice):
 class Given:
     """A tensor in memory; `before` is called before each read."""
 
-    def __init__(self, values, before=lambda: None):
+    def __init__(self, values, before=lambda: None, start=0):
         self.values, self.before = values, before
-        self.shape, self.dtype = values.shape, str(values.dtype)
+        self.shape, self.dtype, self.start = values.shape, str(values.dtype), start
         self.largest_bytes = 0
 
     def read(self, begin, buffer):
@@ -309,7 +309,8 @@ def test_pinned_lanes_copy_what_was_filled_though_late(cupy, monkeypatch, limit_
     fake = cupy(limit_bytes)
     values = np.random.default_rng(0).normal(size=(300, 700)).astype(np.float32)
     target = np.zeros((300, 700), np.float32).view(Target)
-    load([Part(Given(values), target)], PinnedDevice(), readers=3, chunk_bytes=1 << 14)
+    tensor = Given(values, start=1048)  # lies like that in its file
+    load([Part(tensor, target)], PinnedDevice(), readers=3, chunk_bytes=1 << 14)
     assert target.tobytes() == values.tobytes()
     assert set(fake.log) == {"use 3"}  # every thread takes the device's GPU
     assert not any(event.pending for event in fake.events)
@@ -328,7 +329,8 @@ def test_a_copy_that_fails_is_an_error(cupy):
     [
         (100, [8, 8, 8]),
         (47, [8, 8, 4]),  # 16, 16, and of the 15 that are left 8
-        (20, [8, 2, 0.25]),  # the last one's are pageable
+        (20, [8, 1, 0.5]),  # a page more each, so twice 2 does not go into the 4 that are left
+        (17, [8, 0.25, 0.25]),  # the last one's are pageable
         (0, [0.25, 0.25, 0.25]),
     ],
 )
