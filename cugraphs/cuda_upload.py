@@ -19,7 +19,6 @@ from cugraphs.device import UploadLane
 from cugraphs.kernel import Array
 
 BUFFERS = 2  # of a lane: one is filled while the other is copied
-PAGE_BYTES = 4096
 LEAST_BYTES = 256 << 10  # of a buffer, before pageable memory is taken
 
 _log = logging.getLogger("cugraphs")
@@ -57,7 +56,7 @@ class PinnedLanes:
         while self._chunk_bytes >= LEAST_BYTES:
             nbytes = self._chunk_bytes
             try:
-                memory = cupy.cuda.PinnedMemory(BUFFERS * (nbytes + PAGE_BYTES))
+                memory = cupy.cuda.PinnedMemory(BUFFERS * nbytes)
             except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError):
                 if nbytes == self._wanted_bytes:
                     _log.warning(
@@ -68,9 +67,9 @@ class PinnedLanes:
                 self._chunk_bytes //= 2
                 continue
             pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
-            buffers = np.frombuffer(pointer, np.uint8, BUFFERS * (nbytes + PAGE_BYTES))
+            buffers = np.frombuffer(pointer, np.uint8, BUFFERS * nbytes)
             return list(buffers.reshape(BUFFERS, -1))
-        return [np.empty(LEAST_BYTES + PAGE_BYTES, np.uint8) for _ in range(BUFFERS)]
+        return [np.empty(LEAST_BYTES, np.uint8) for _ in range(BUFFERS)]
 
 
 class PinnedLane:
@@ -84,43 +83,42 @@ class PinnedLane:
         """Take the buffers, uint8 of one size, and the stream of the copies."""
         import cupy
 
-        self.chunk_bytes = int(buffers[0].nbytes) - PAGE_BYTES
+        self.chunk_bytes = int(buffers[0].nbytes)
         self._buffers = buffers
         self._pointers = [int(buffer.ctypes.data) for buffer in buffers]
         self._stream = stream  # CuPy's; it lives as long as a lane
         self._stream_pointer = int(stream.ptr)
         # A thread that waits sleeps: there are more of them than copies at once.
         self._events: Any = [cupy.cuda.Event(block=True, disable_timing=True) for _ in buffers]
-        self._driver = _locking_driver()
+        self._event_pointers = [int(event.ptr) for event in self._events]
+        driver = _locking_driver()
+        self._query, self._copy = driver.cuEventQuery, driver.cuMemcpyHtoDAsync_v2
+        self._record = driver.cuEventRecord
         self._current = 0
-        self._target: Any = None
-        self._phase = 0
+        self._address = self._nbytes = 0
 
-    def fill(self, target: Any, phase: int) -> Array:  # noqa: ANN401
-        """Part of the next buffer, once that has been copied."""
-        event = self._events[self._current]
-        if self._driver.cuEventQuery(event.ptr):
-            event.synchronize()
-        self._target, self._phase = target, phase
-        return self._buffers[self._current][phase : phase + target.nbytes].view(target.dtype)
+    def fill(self, address: int, nbytes: int) -> Array:
+        """The first bytes of the next buffer, once that has been copied."""
+        current = self._current
+        if self._query(self._event_pointers[current]):
+            self._events[current].synchronize()
+        self._address, self._nbytes = address, nbytes
+        return self._buffers[current][:nbytes]
 
     def send(self) -> None:
         """Queue the copy, and turn to the next buffer."""
-        target, self._target = self._target, None
-        source = self._pointers[self._current] + self._phase
-        event, stream = self._events[self._current].ptr, self._stream_pointer
-        error = self._driver.cuMemcpyHtoDAsync_v2(target.data.ptr, source, target.nbytes, stream)
-        error = error or self._driver.cuEventRecord(event, stream)
+        current, stream = self._current, self._stream_pointer
+        error = self._copy(self._address, self._pointers[current], self._nbytes, stream)
+        error = error or self._record(self._event_pointers[current], stream)
         if error:
             raise RuntimeError(
-                f"cuda: the copy of {target.nbytes:,} bytes to the GPU fails with error {error} of "
+                f"cuda: the copy of {self._nbytes:,} bytes to the GPU fails with error {error} of "
                 "the driver"
             )
-        self._current = (self._current + 1) % len(self._buffers)
+        self._current = (current + 1) % BUFFERS
 
     def finish(self) -> None:
         """Wait for this lane's copies."""
-        self._target = None
         for event in self._events:
             event.synchronize()
 

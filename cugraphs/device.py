@@ -6,6 +6,7 @@ CuPy.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -64,23 +65,18 @@ class InputStaging(Protocol):
 
 
 class UploadLane(Protocol):
-    """One thread's way into the device's memory, for much data: it fills host arrays, to be copied.
+    """One thread's way into the device's memory, for much data: it fills host memory, to be copied.
 
     Attributes:
-        chunk_bytes: the largest array that :meth:`fill` gives.
+        chunk_bytes: the most that :meth:`fill` gives.
     """
 
     chunk_bytes: int
 
-    def fill(self, target: Array, phase: int) -> Array:
-        """A host array of the shape and dtype of ``target``, contiguous in the device's memory.
+    def fill(self, address: int, nbytes: int) -> Array:
+        """Host memory, uint8 [nbytes], to be copied to an address of the device.
 
-        It may be the target itself. Waits where its memory is still being copied.
-
-        Args:
-            target: what it will be copied to.
-            phase: bytes from a page boundary at which it should begin, if it can: a file is read
-                faster into memory that lies to pages as the file does.
+        It may be the memory at that address. Waits where it is still being copied.
         """
 
     def send(self) -> None:
@@ -232,8 +228,8 @@ class _DirectLane:
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
 
-    def fill(self, target: Array, phase: int) -> Array:
-        return target
+    def fill(self, address: int, nbytes: int) -> Array:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def send(self) -> None:
         pass

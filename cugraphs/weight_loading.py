@@ -14,11 +14,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from traceback import clear_frames
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -30,9 +31,8 @@ READERS = 12  # threads, where the machine has as many cores
 CHUNK_BYTES = 4 << 20  # of the host buffers, of which each thread has two: they stay in the cache
 # While weights load, Python's lock goes round more often than every 5 ms: a reader needs it for
 # microseconds between its reads, and would wait that long for a thread that computes in Python.
-_SWITCH_INTERVAL_S = 2e-4
+_SWITCH_INTERVAL_S = 5e-5
 _PROGRESS_INTERVAL_S = 0.02
-PAGE_BYTES = 4096
 
 
 def default_readers() -> int:
@@ -50,10 +50,6 @@ class Tensor(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
-
-    @property
-    def start(self) -> int:
-        """Where its bytes begin in their file; 0 where there is none."""
 
     def read(self, begin: int, buffer: Array) -> None:
         """Fill uint8 ``buffer`` with its bytes from ``begin`` on; called by several threads."""
@@ -108,7 +104,7 @@ class WeightLoading:
         self._count = readers or default_readers()
         self._lock = threading.Lock()  # of all that follows
         self._make_lane = device.upload_lanes(self._count, chunk_bytes)
-        self._chunks = _chunks(parts, chunk_bytes)
+        self._chunks = iter(_chunks(parts, device, chunk_bytes))
         self._stopped = False
         self._error: BaseException | None = None
         self._untold_bytes, self._told_s = 0, 0.0
@@ -182,29 +178,40 @@ class WeightLoading:
         while not self._ended.is_set():
             with suppress(KeyboardInterrupt):
                 self._ended.wait()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()  # it has nothing left to do
         sys.setswitchinterval(self._switch_interval_s)
 
     def _run(self) -> None:
-        """Read chunk after chunk; what goes wrong ends every thread."""
-        begin_s = time.perf_counter()
+        """One thread: what goes wrong in it ends all."""
         try:
-            lane = self._make_lane()
-            try:
-                while (chunk := self._next()) is not None:
-                    for nbytes in chunk.load(lane):
-                        if self._stopped:
-                            break
-                        if not chunk.part.computed:
-                            self._tell(nbytes)
-            finally:
-                lane.finish()
-                record("weights", begin_s)
+            self._read_all()
         except BaseException as error:
+            clear_frames(error.__traceback__)  # they hold memory of the host and the device
             with self._lock:
                 self._error = self._error or error
             self._stopped = True
         finally:
             self._leave(1)
+
+    def _read_all(self) -> None:
+        """Read chunk after chunk, through a lane that is gone at the end."""
+        begin_s = time.perf_counter()
+        lane = self._make_lane()
+        try:
+            while (chunk := self._next()) is not None:
+                part, begin, count = chunk
+                step = min(part.elements(lane.chunk_bytes), count)
+                for first in range(begin, begin + count, step):
+                    nbytes = part.load(lane, first, min(step, begin + count - first))
+                    if self._stopped:
+                        break
+                    if self._progress is not None and not part.computed:
+                        self._tell(nbytes)
+        finally:
+            lane.finish()
+            record("weights", begin_s)
 
     def _leave(self, count: int) -> None:
         """So many threads have ended, or will never begin."""
@@ -214,13 +221,13 @@ class WeightLoading:
                 self._ended.set()
 
     def _next(self) -> _Chunk | None:
+        """The next chunk; None at the end."""
         with self._lock:
             return None if self._stopped else next(self._chunks, None)
 
     def _tell(self, nbytes: int) -> None:
         """Tell ``progress``, but not at every chunk."""
-        if self._progress is None:
-            return
+        assert self._progress is not None
         with self._lock:
             self._untold_bytes += nbytes
             now_s = time.perf_counter()
@@ -230,49 +237,43 @@ class WeightLoading:
                 self._progress(untold_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Some elements of a part, to be loaded by one thread.
+class _Placed:
+    """A part, and what each of its chunks needs to know: readers have no time for more."""
 
-    Args:
-        part: that they belong to.
-        target: the device's array for them.
-        stored: the dtype that they have in the checkpoint.
-        begin: where they begin in the tensor, in elements.
-    """
+    def __init__(self, part: Part, device: Device) -> None:
+        self.computed = part.computed
+        self.size = int(part.target.size)
+        self._read = part.tensor.read
+        self._stored, self._target = DTYPES[part.tensor.dtype], part.target.dtype
+        self._address = device.address(part.target)
 
-    part: Part
-    target: Array
-    stored: np.dtype[Any]
-    begin: int
+    def elements(self, nbytes: int) -> int:
+        """How many take at most so many bytes, as stored and in the device."""
+        return max(nbytes // max(self._stored.itemsize, self._target.itemsize), 1)
 
-    def load(self, lane: UploadLane) -> Iterator[int]:
-        """Read, convert and send them, as many at once as the lane takes; yields bytes read."""
-        step = _elements(self.part, lane.chunk_bytes)
-        for first in range(0, self.target.size, step):
-            begin = (self.begin + first) * self.stored.itemsize
-            phase = (self.part.tensor.start + begin) % PAGE_BYTES
-            target = self.target[first : first + step]
-            host = lane.fill(target, phase if phase % target.dtype.itemsize == 0 else 0)
-            raw = host if host.dtype == self.stored else np.empty(host.size, self.stored)
-            read = raw.view(np.uint8)
-            self.part.tensor.read(begin, read)
-            if raw is not host:
-                convert(raw, host)
-            lane.send()
-            yield int(read.nbytes)
+    def load(self, lane: UploadLane, first: int, count: int) -> int:
+        """Read elements, convert them, send them; returns the bytes that were read."""
+        itemsize, begin = self._target.itemsize, first * self._stored.itemsize
+        host = lane.fill(self._address + first * itemsize, count * itemsize)
+        if self._stored == self._target:
+            self._read(begin, host)
+        else:
+            raw = np.empty(count * self._stored.itemsize, np.uint8)
+            self._read(begin, raw)
+            convert(raw.view(self._stored), host.view(self._target))
+        lane.send()
+        return count * self._stored.itemsize
 
 
-def _chunks(parts: Sequence[Part], chunk_bytes: int) -> Iterator[_Chunk]:
-    """Every part in pieces that take at most so many bytes, as stored and in the device."""
+_Chunk = tuple[_Placed, int, int]  # the part, the first element, how many
+
+
+def _chunks(parts: Sequence[Part], device: Device, chunk_bytes: int) -> list[_Chunk]:
+    """Every part in pieces that take at most so many bytes; one that is computed whole."""
+    chunks: list[_Chunk] = []
     for part in parts:
-        stored, target = DTYPES[part.tensor.dtype], part.target.reshape(-1)
-        step = max(target.size, 1) if part.computed else _elements(part, chunk_bytes)
-        for first in range(0, target.size, step):
-            yield _Chunk(part, target[first : first + step], stored, first)
-
-
-def _elements(part: Part, nbytes: int) -> int:
-    """Elements of a part that take at most so many bytes, as stored and in the device."""
-    itemsizes = (DTYPES[part.tensor.dtype].itemsize, part.target.dtype.itemsize)
-    return max(nbytes // max(itemsizes), 1)
+        placed = _Placed(part, device)
+        size = placed.size
+        step = max(size, 1) if part.computed else placed.elements(chunk_bytes)
+        chunks += [(placed, first, min(step, size - first)) for first in range(0, size, step)]
+    return chunks

@@ -177,7 +177,6 @@ class _RopeTable:
     """The RoPE table as a tensor, computed as it is read."""
 
     dtype = "float32"
-    start = 0
 
     def __init__(self, rope: RopeConfig, shape: tuple[int, ...]) -> None:
         self.shape = shape

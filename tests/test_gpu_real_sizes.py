@@ -42,7 +42,6 @@ class TorchTensor:
     def __init__(self, torch, tensor):
         self.shape = tuple(tensor.shape)
         self.dtype = str(tensor.dtype).removeprefix("torch.")
-        self.start = 0  # in no file
         host = tensor.detach().cpu().contiguous()
         if host.dtype == torch.bfloat16:
             host = host.view(torch.uint16)
