@@ -1,6 +1,6 @@
 """Much data into a GPU's memory: lanes over pinned host buffers, which the GPU copies on its own.
 
-Pinned memory is taken from the driver directly and given back with the last lane: CuPy's pool would
+Pinned memory is taken from the driver directly and given back with each lane: CuPy's pool would
 keep it. Where the machine gives less than is asked for, buffers are smaller; where it gives none,
 copies go through pageable memory, several times slower.
 """

@@ -105,7 +105,7 @@ class LLM:
             tuning_table: a file of ``cugraphs tune``; default the tables that are found for the
                 GPU: the user's own in the cache folder, and the one shipped.
             seed: makes sampling without a seed of its own repeatable.
-            progress: called while loading with (bytes done, bytes in all).
+            progress: called while loading with (bytes done, bytes in all), by another thread.
 
         Raises:
             ValueError, OSError: the model or an argument cannot be used; the message says why.

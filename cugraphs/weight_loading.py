@@ -178,10 +178,10 @@ class WeightLoading:
         while not self._ended.is_set():
             with suppress(KeyboardInterrupt):
                 self._ended.wait()
+        sys.setswitchinterval(self._switch_interval_s)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()  # it has nothing left to do
-        sys.setswitchinterval(self._switch_interval_s)
 
     def _run(self) -> None:
         """One thread: what goes wrong in it ends all."""
