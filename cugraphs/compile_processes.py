@@ -17,8 +17,10 @@ from pathlib import Path
 
 from cugraphs.build_cache import cache_folder
 from cugraphs.nvrtc import compile_cubin, is_compiled
+from cugraphs.start_times import span
 
 MOST_PROCESSES = 16
+_MOST_FUNCTIONS = 256
 _LIMIT_S = 120.0  # a kernel takes a second
 _PROGRAM = "import sys; sys.path[:] = {path}; from cugraphs.compile_processes import work; work()"
 
@@ -36,8 +38,13 @@ def compile_together(functions: Sequence[Function]) -> int:
     shared = cache_folder("cubins").parent.name == "cugraphs"
     if count < 2 or not shared or not sys.executable:
         return 0
+    with span(f"compile {len(missing)} kernels in {count} processes"):
+        return _compile_in_processes(missing[:_MOST_FUNCTIONS], count)
+
+
+def _compile_in_processes(missing: Sequence[Function], count: int) -> int:
+    """Compile all, in so many processes; returns how many could be started."""
     # Everybody reads the number of the next kernel from one pipe, a byte each.
-    missing = missing[:256]
     reading, writing = os.pipe()
     processes: list[subprocess.Popen[bytes]] = []
     try:

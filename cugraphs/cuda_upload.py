@@ -48,8 +48,7 @@ class PinnedLanes:
         cupy.cuda.Device(self._device_id).use()  # a thread begins with GPU 0
         with self._lock:
             self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
-            buffers = self._host_memory(cupy)
-        return PinnedLane(buffers, self._stream)
+        return PinnedLane(self._host_memory(cupy), self._stream)
 
     def _host_memory(self, cupy: Any) -> list[Array]:  # noqa: ANN401
         """One lane's buffers, pinned if there is such memory; once they are smaller, all are."""
@@ -58,18 +57,22 @@ class PinnedLanes:
             try:
                 memory = cupy.cuda.PinnedMemory(BUFFERS * nbytes)
             except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError):
-                if nbytes == self._wanted_bytes:
-                    _log.warning(
-                        "%d MiB of pinned memory cannot be had (is `ulimit -l` low?): weights are "
-                        "loaded through smaller buffers, or through pageable memory, more slowly",
-                        self._count * BUFFERS * nbytes >> 20,
-                    )
-                self._chunk_bytes //= 2
+                self._take_less(nbytes)
                 continue
             pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
             buffers = np.frombuffer(pointer, np.uint8, BUFFERS * nbytes)
             return list(buffers.reshape(BUFFERS, -1))
         return [np.empty(LEAST_BYTES, np.uint8) for _ in range(BUFFERS)]
+
+    def _take_less(self, refused_bytes: int) -> None:
+        with self._lock:
+            if self._chunk_bytes == self._wanted_bytes:
+                _log.warning(
+                    "%d MiB of pinned memory cannot be had (is `ulimit -l` low?): weights are "
+                    "loaded through smaller buffers, or through pageable memory, more slowly",
+                    self._count * BUFFERS * self._wanted_bytes >> 20,
+                )
+            self._chunk_bytes = min(self._chunk_bytes, refused_bytes // 2)
 
 
 class PinnedLane:

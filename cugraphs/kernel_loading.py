@@ -14,7 +14,6 @@ from typing import Any
 from cugraphs.compile_processes import Function, compile_together
 from cugraphs.kernel import Kernel, Launch, bind_axis
 from cugraphs.program import Op, Program
-from cugraphs.start_times import span
 
 ProgramSizes = tuple[Program, Mapping[str, int]]  # a program and the sizes that it is bound at
 
@@ -33,8 +32,7 @@ def load_kernels(
         Exception: what ``load`` raises.
     """
     functions = launched_functions(programs, arch)
-    with span("compile kernels in processes"):
-        compile_together(list(functions))
+    compile_together(list(functions))
     for function, amounts in functions.items():
         for shared_bytes in amounts:
             load(*function, shared_bytes)

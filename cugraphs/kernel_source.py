@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from cugraphs.build_cache import cache_key
@@ -45,7 +45,7 @@ def source_files(source: Path) -> tuple[Path, ...]:
         if file in found:
             continue
         found[file] = None
-        for name in reversed(_INCLUDE.findall(file.read_text(encoding="utf-8"))):
+        for name in reversed(_INCLUDE.findall(_text(file, _stamp(file)))):
             for folder in (file.parent, *include_folders(source)):
                 if (folder / name).is_file():
                     waiting.append((folder / name).resolve())
@@ -65,10 +65,17 @@ def source_key(source: Path) -> str:
     before = {path.resolve(): _stamp(path) for path in include_folders(source)}
     files = source_files(source)
     before |= {file: _stamp(file) for file in files}
-    key = cache_key(*(part for file in files for part in (file.name, file.read_text("utf-8"))))
+    texts = [(file.name, _text(file, before[file])) for file in files]
+    key = cache_key(*(part for text in texts for part in text))
     if before == {path: _stamp(path) for path in before}:  # else it was changed meanwhile
         _KEYS[source] = before, key
     return key
+
+
+@lru_cache(maxsize=256)  # most sources include the same headers
+def _text(file: Path, stamp: tuple[int, int] | None) -> str:
+    """The text of a file, as long as its stamp stays."""
+    return file.read_text(encoding="utf-8")
 
 
 _KEYS: dict[Path, tuple[dict[Path, tuple[int, int] | None], str]] = {}
