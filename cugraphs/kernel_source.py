@@ -38,6 +38,7 @@ def source_files(source: Path) -> tuple[Path, ...]:
     """
     if not source.is_file():
         raise FileNotFoundError(f"kernel source: {source} does not exist, expected a .cu file")
+    folders = include_folders(source)
     found: dict[Path, None] = {}
     waiting = [source.resolve()]
     while waiting:
@@ -46,7 +47,7 @@ def source_files(source: Path) -> tuple[Path, ...]:
             continue
         found[file] = None
         for name in reversed(_INCLUDE.findall(_text(file, _stamp(file)))):
-            for folder in (file.parent, *include_folders(source)):
+            for folder in (file.parent, *folders):
                 if (folder / name).is_file():
                     waiting.append((folder / name).resolve())
                     break
