@@ -27,22 +27,22 @@ _PROGRAM = "import sys; sys.path[:] = {path}; from cugraphs.compile_processes im
 Function = tuple[Path, str, str]  # source, function with template arguments, architecture
 
 
-def compile_together(functions: Sequence[Function]) -> int:
+def compile_together(functions: Sequence[Function], options: Sequence[str] = ()) -> int:
     """Compile those that are in no cache; returns in how many processes.
 
     A single one is left to its caller, and so is everything where there is one core, or no cache
     that other processes can find.
     """
-    missing = [function for function in functions if not is_compiled(*function)]
+    missing = [function for function in functions if not is_compiled(*function, options=options)]
     count = min(MOST_PROCESSES, len(missing), len(os.sched_getaffinity(0)))
     shared = cache_folder("cubins").parent.name == "cugraphs"
     if count < 2 or not shared or not sys.executable:
         return 0
     with span(f"compile {len(missing)} kernels in {count} processes"):
-        return _compile_in_processes(missing[:_MOST_FUNCTIONS], count)
+        return _compile_in_processes(missing[:_MOST_FUNCTIONS], options, count)
 
 
-def _compile_in_processes(missing: Sequence[Function], count: int) -> int:
+def _compile_in_processes(missing: Sequence[Function], options: Sequence[str], count: int) -> int:
     """Compile all, in so many processes; returns how many could be started."""
     # Everybody reads the number of the next kernel from one pipe, a byte each.
     reading, writing = os.pipe()
@@ -50,7 +50,7 @@ def _compile_in_processes(missing: Sequence[Function], count: int) -> int:
     try:
         os.write(writing, bytes(range(len(missing))))
         os.close(writing)
-        job = json.dumps([[str(source), *rest] for source, *rest in missing])
+        job = json.dumps([[[str(source), *rest] for source, *rest in missing], list(options)])
         program = _PROGRAM.format(path=sys.path)
         for _ in range(count):
             process = subprocess.Popen(
@@ -77,8 +77,8 @@ def _compile_in_processes(missing: Sequence[Function], count: int) -> int:
 
 def work() -> None:
     """What each process does: compile the next kernel until there is none."""
-    reading, functions = int(sys.argv[1]), json.loads(sys.argv[2])
+    reading, (functions, options) = int(sys.argv[1]), json.loads(sys.argv[2])
     while number := os.read(reading, 1):
         source, function, arch = functions[number[0]]
         with suppress(ValueError, RuntimeError):  # the caller meets it again
-            compile_cubin(Path(source), function, arch)
+            compile_cubin(Path(source), function, arch, options=options)

@@ -170,7 +170,14 @@ class CublasLt:
         return MatrixPlan(described, restored, needed_bytes)
 
     def launch(
-        self, plan: MatrixPlan, out: int, x: int, weight: int, workspace: int, stream: int
+        self,
+        plan: MatrixPlan,
+        out: int,
+        x: int,
+        weight: int,
+        workspace: int,
+        stream: int,
+        residual: int = 0,
     ) -> None:
         """Queue one product on ``stream``.
 
@@ -181,6 +188,7 @@ class CublasLt:
             weight: device pointer.
             workspace: ``MatrixProduct.workspace_bytes`` of scratch memory, aligned to 256 bytes.
             stream: the CUstream.
+            residual: device pointer of what is added, laid out as the result; 0 adds nothing.
         """
         self._lt.matmul(
             self._handle,
@@ -190,8 +198,8 @@ class CublasLt:
             plan.described.weight_layout,
             x,
             plan.described.x_layout,
-            self._zero.ctypes.data,
-            out,
+            (self._one if residual else self._zero).ctypes.data,
+            residual or out,
             plan.described.out_layout,
             out,
             plan.described.out_layout,

@@ -1,6 +1,6 @@
 """The GPU as a device: CuPy memory, pinned staging, and programs as lists of launches.
 
-Imported only where a GPU is wanted. One stream; nothing here synchronises except ``read``.
+Imported only where a GPU is wanted. One stream; only ``read`` and ``wait`` synchronise.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
+from cugraphs.cuda_loop import CudaLoop, capture_loop
 from cugraphs.cuda_upload import PinnedLanes
-from cugraphs.device import InputStaging, KVPool, QueueOp, Run, UploadLane, converted
+from cugraphs.device import InputStaging, KVPool, QueueOp, Replay, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kernel_loading import load_kernels
@@ -188,12 +189,20 @@ class CudaDevice:
     uses_workspace = True
     has_graphs = True
 
-    def __init__(self, *, allow_tf32: bool = False, tuning_table: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        allow_tf32: bool = False,
+        tuning_table: Path | None = None,
+        build: tuple[str, ...] = (),
+    ) -> None:
         """Take the current device.
 
         Args:
             allow_tf32: let float32 matrix products round their operands to TF32.
             tuning_table: a file of ``cugraphs tune``; None takes what there is for this GPU.
+            build: of the kernels that it runs, ``launch.DELAYED`` or ``STAMPED``; empty: the
+                ordinary one.
 
         Raises:
             CudaUnavailable: as :func:`check_cuda`.
@@ -205,6 +214,7 @@ class CudaDevice:
         import cupy
 
         self._cupy: Any = cupy
+        self._build = build
         self._id = int(cupy.cuda.Device().id)
         with span("CUDA context"):
             self.stream: Any = cupy.cuda.Stream(non_blocking=True)
@@ -252,6 +262,36 @@ class CudaDevice:
         array = self.allocate_bytes(nbytes)
         array.data.memset_async(0, nbytes, self.stream)
         return array
+
+    def map_bytes(self, nbytes: int) -> tuple[Any, Array]:
+        """Pinned host memory, mapped into the device's addresses."""
+        cuda = self._cupy.cuda
+        memory = cuda.PinnedMemory(max(nbytes, 1), cuda.runtime.hostAllocMapped)
+        host = np.frombuffer(cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
+        host[:] = 0
+        # With unified addresses, which every 64-bit system has, both sides use the same one.
+        there = cuda.UnownedMemory(memory.ptr, max(nbytes, 1), memory, cuda.Device().id)
+        return self._cupy.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(there, 0)), host
+
+    def check(self) -> bool:
+        """Ask the stream for errors.
+
+        Raises:
+            RuntimeError: a launch failed; this process cannot use the device any more.
+        """
+        from cuda.bindings import driver
+
+        (error,) = driver.cuStreamQuery(driver.CUstream(int(self.stream.ptr)))
+        if error and error != driver.CUresult.CUDA_ERROR_NOT_READY:
+            raise RuntimeError(
+                f"cuda: a launch failed with {error.name}; this process cannot use the GPU any "
+                "more, start another"
+            )
+        return not error
+
+    def wait(self) -> None:
+        """Synchronise the stream."""
+        self.stream.synchronize()
 
     def write(self, target: Any, values: Array) -> None:  # noqa: ANN401
         """Copy host values, converting the dtype on the host."""
@@ -312,6 +352,7 @@ class CudaDevice:
                 stream=int(self.stream.ptr),
                 cublaslt=self.cublaslt,
                 workspace=workspace,
+                build=self._build,
             )
             label = f"op {index} {op.kernel.name}"
             ruined: list[Any] = []
@@ -341,11 +382,17 @@ class CudaDevice:
     def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
         """New ones in processes, all at once."""
         with span("kernels"):
-            load_kernels(programs, device_arch(), load_function)
+            load = partial(load_function, build=self._build)
+            load_kernels(programs, device_arch(), load, self._build)
 
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> CudaLoop:
+        """A conditional WHILE node over the step."""
+        assert isinstance(step, CudaGraph), "captured by this device"
+        return capture_loop(self.stream, step, control)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""

@@ -1,16 +1,18 @@
 """Which runs of ops become one kernel. Rules are declared; the model stays in plain ops.
 
-A fused program interprets to the same numbers as the original.
+A fused program interprets to the same numbers as the original, but for a rounding that a fused
+kernel spares in a 16-bit dtype.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cugraphs.kernel import Kernel
-from cugraphs.kernels import ADD, ADD_RMS_NORM, RMS_NORM
+from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_ADD, RMS_NORM
+from cugraphs.kernels.linear_add import MIN_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -23,6 +25,7 @@ class Rule:
         fused: the kernel that does the work of all of them.
         operands: for each operand of ``fused``, (index in the run, operand name) of its buffer.
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
+        pays: whether it is worth it for such a run, by sizes at their largest and scalars.
 
     A run is left alone unless it is linked so, and every buffer of it is an operand of the fused
     launch or a temporary that lives only inside the run.
@@ -32,6 +35,7 @@ class Rule:
     fused: Kernel
     operands: tuple[tuple[int, str], ...]
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+    pays: Callable[[Sequence[Op]], bool] = lambda run: True
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
@@ -51,7 +55,20 @@ class Rule:
             )
 
 
+def _many_rows(run: Sequence[Op]) -> bool:
+    linear = run[0]
+    many = int(linear.axes["tokens"]) >= MIN_ROWS
+    return many and not linear.attrs.get("batch_invariant", False)
+
+
 RULES = (
+    Rule(
+        run=(LINEAR, ADD),
+        fused=LINEAR_ADD,
+        operands=((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
+        links=(((0, "out"), (1, "b")),),
+        pays=_many_rows,
+    ),
     Rule(
         run=(ADD, RMS_NORM),
         fused=ADD_RMS_NORM,
@@ -73,7 +90,7 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
     while index < len(program.ops):
         for rule in rules:
             run = program.ops[index : index + len(rule.run)]
-            if tuple([op.kernel for op in run]) != rule.run:
+            if tuple([op.kernel for op in run]) != rule.run or not rule.pays(run):
                 continue
             fused = _apply(rule, run, uses)
             if fused is not None:

@@ -6,7 +6,7 @@ missed here is loaded when it is bound: this only makes a first start quicker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ ProgramSizes = tuple[Program, Mapping[str, int]]  # a program and the sizes that
 
 
 def load_kernels(
-    programs: Iterable[ProgramSizes], arch: str, load: Callable[[Path, str, str, int], object]
+    programs: Iterable[ProgramSizes],
+    arch: str,
+    load: Callable[[Path, str, str, int], object],
+    options: Sequence[str] = (),
 ) -> None:
     """Load every function that the programs launch.
 
@@ -27,12 +30,13 @@ def load_kernels(
         programs: to be bound at these sizes.
         arch: of the device.
         load: loads one, given also its dynamic shared memory in bytes.
+        options: of the compiler, beside its usual ones.
 
     Raises:
         Exception: what ``load`` raises.
     """
     functions = launched_functions(programs, arch)
-    compile_together(list(functions))
+    compile_together(list(functions), options)
     for function, amounts in functions.items():
         for shared_bytes in amounts:
             load(*function, shared_bytes)

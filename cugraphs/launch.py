@@ -19,7 +19,11 @@ from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
+from cugraphs.tensor_map import encode_tensor_map
 
+# Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
+DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
+STAMPED = "-DSTAMPED"  # notes when each block waits, goes on and ends
 PROGRAMMATIC_SM = 90  # the first architecture that has programmatic dependent launch
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
@@ -27,13 +31,16 @@ DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only whe
 class LaunchForm:
     """One launch without its arrays: what it has in common with the same op of every layer."""
 
-    def __init__(self, kernel: Kernel, launch: Launch, stream: int) -> None:
+    def __init__(
+        self, kernel: Kernel, launch: Launch, stream: int, build: tuple[str, ...] = ()
+    ) -> None:
         """Find the function and fill in the configuration.
 
         Args:
             kernel: whose ``.cu`` file it is.
             launch: function, geometry and scalars.
             stream: the CUstream.
+            build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
         Raises:
             TypeError: a scalar is no NumPy one, so that its C type is not known.
@@ -51,8 +58,9 @@ class LaunchForm:
         self.operands = launch.operands or tuple([operand.name for operand in kernel.operands])
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
+        self.tensor_maps = launch.tensor_maps
         arch = launch.arch or device_arch()
-        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes)
+        pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
         self.config = _config(driver, launch, stream)
         self.config_after_ours = self.config
@@ -92,11 +100,17 @@ class PreparedLaunch:
         self.label = form.label
         self._form = form
         values = [*pointers, *form.scalars]
-        # The values, and after them where each one is, as the driver wants to be told.
-        self._words = array("Q", values + values)
-        first, nbytes = self._words.buffer_info()[0], 8 * len(values)
-        self._words[len(values) :] = array("Q", range(first, first + nbytes, 8))
-        self._arguments = first + nbytes
+        # Arguments begin at these words; a tensor map takes several.
+        starts = [*range(len(values))]
+        for tensor_map in form.tensor_maps:
+            starts.append(len(values))
+            address = pointers[form.operands.index(tensor_map.operand)]
+            values += encode_tensor_map(tensor_map, address)
+        # The values, and after them where each argument is, as the driver wants to be told.
+        self._words = array("Q", values + starts)
+        first = self._words.buffer_info()[0]
+        self._words[len(values) :] = array("Q", [first + 8 * start for start in starts])
+        self._arguments = first + 8 * len(values)
 
     def __call__(self, after_ours: bool = False) -> None:
         """Queue the launch.
@@ -121,18 +135,32 @@ class PreparedProduct:
     is_ours = False
 
     def __init__(
-        self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int, int], stream: int
+        self,
+        cublaslt: CublasLt,
+        plan: MatrixPlan,
+        pointers: tuple[int, int, int, int],
+        stream: int,
+        residual: int,
     ) -> None:
-        """Keep what a launch needs; ``pointers`` are of out, x, weight and the workspace."""
+        """Keep what a launch needs.
+
+        Args:
+            cublaslt: the library.
+            plan: of the product.
+            pointers: of out, x, weight and the workspace.
+            stream: the CUstream.
+            residual: pointer of what is added; 0 where nothing is.
+        """
         self.label = "matrix product"
         self._cublaslt = cublaslt
         self._plan = plan
         self._pointers = pointers
         self._stream = stream
+        self._residual = residual
 
     def __call__(self, after_ours: bool = False) -> None:
         """Queue the product, which begins when all before it has ended."""
-        self._cublaslt.launch(self._plan, *self._pointers, self._stream)
+        self._cublaslt.launch(self._plan, *self._pointers, self._stream, self._residual)
 
 
 Prepared = PreparedLaunch | PreparedProduct
@@ -163,6 +191,7 @@ def prepare(
     stream: int,
     cublaslt: CublasLt,
     workspace: DeviceArray | None,
+    build: tuple[str, ...] = (),
 ) -> list[Prepared]:
     """What ``kernel`` runs on these arrays, ready to be queued; nothing is launched.
 
@@ -174,12 +203,13 @@ def prepare(
         cublaslt: for matrix products.
         workspace: uint8 [bytes]; the kernel's ``workspace_bytes`` or more; None where it needs
             none.
+        build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
     Raises:
         TypeError, ValueError: an array has another dtype, shape or layout than declared, the
             workspace is too small, or the kernel has no CUDA form.
     """
-    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream)
+    plan = _plan(kernel, tuple(map(_key, arrays)), tuple(attrs.items()), stream, build)
     if not plan.parts:
         return []
     given = 0 if workspace is None else int(workspace.nbytes)
@@ -196,10 +226,19 @@ def prepare(
         if isinstance(part, LaunchForm):
             prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
         else:
-            product = cublaslt.plan(part, pointers.get("bias", 0), stream=stream)
+            product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
             where = (pointers["out"], pointers["x"], pointers["weight"], pointers[WORKSPACE])
-            prepared.append(PreparedProduct(cublaslt, product, where, stream))
+            residual = pointers["residual"] if part.adds_residual else 0
+            prepared.append(PreparedProduct(cublaslt, product, where, stream, residual))
     return prepared
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product without its arrays."""
+
+    shape: MatrixShape
+    adds_residual: bool
 
 
 @dataclass(frozen=True)
@@ -213,7 +252,7 @@ class _Plan:
     """
 
     operands: tuple[str, ...]
-    parts: tuple[LaunchForm | MatrixShape, ...]
+    parts: tuple[LaunchForm | _Product, ...]
     workspace_bytes: int
 
 
@@ -227,7 +266,11 @@ def _key(array: DeviceArray) -> _ArrayKey:
 
 @lru_cache(maxsize=4096)  # a few kinds of op at each size: a model's layers are alike
 def _plan(
-    kernel: Kernel, arrays: tuple[_ArrayKey, ...], scalars: tuple[tuple[str, Any], ...], stream: int
+    kernel: Kernel,
+    arrays: tuple[_ArrayKey, ...],
+    scalars: tuple[tuple[str, Any], ...],
+    stream: int,
+    build: tuple[str, ...],
 ) -> _Plan:
     """Check the arrays against the declaration, and find the launches. Raises as ``prepare``."""
     attrs = dict(scalars)
@@ -250,14 +293,15 @@ def _plan(
     if not kernel.has_work(axes):
         return _Plan(names, (), 0)  # a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
-    parts: list[LaunchForm | MatrixShape] = []
+    parts: list[LaunchForm | _Product] = []
     for part in kernel.launches(axes, dtype, **attrs):
         if isinstance(part, Launch):
-            parts += [LaunchForm(kernel, one, stream) for one in part.on(device_arch())]
+            parts += [LaunchForm(kernel, one, stream, build) for one in part.on(device_arch())]
         else:
             has_bias = "bias" in names[: len(arrays)]
             sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
-            parts.append(MatrixShape(*sizes, dtype, has_bias))
+            shape = MatrixShape(*sizes, dtype, has_bias)
+            parts.append(_Product(shape, part.adds_residual))
     return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
 
 
@@ -285,17 +329,21 @@ def device_arch() -> str:
 
 
 @cache
-def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
+def _function(
+    source: Path, function: str, arch: str, shared_bytes: int, build: tuple[str, ...]
+) -> int:
     """The CUfunction, compiled for an architecture or from the cache of compiled ones."""
     import cupy
     from cuda.bindings import driver
 
-    cubin = compile_cubin(source, function, arch)
+    cubin = compile_cubin(source, function, arch, options=build)
     with span(f"load {function}"):
         module = cupy.cuda.function.Module()
         module.load(cubin.data)
         found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
+    if STAMPED in build:
+        stamped_modules.append((function, module))
     pointer = int(found.ptr)
     if cubin.shared_bytes + shared_bytes > 48 * 1024:  # above it a kernel must opt in
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -308,9 +356,13 @@ def _function(source: Path, function: str, arch: str, shared_bytes: int) -> int:
     return pointer
 
 
-def load_function(source: Path, function: str, arch: str, shared_bytes: int) -> None:
+def load_function(
+    source: Path, function: str, arch: str, shared_bytes: int, build: tuple[str, ...] = ()
+) -> None:
     """Compile, or find, and load what will be launched soon."""
-    _function(source, function, arch, shared_bytes)
+    _function(source, function, arch, shared_bytes, build)
 
 
+# The functions that were loaded in a build with clock stamps, and their modules.
+stamped_modules: list[tuple[str, Any]] = []
 _KEEP: list[Any] = []  # modules stay loaded while the process lives: their functions are cached

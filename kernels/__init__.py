@@ -10,7 +10,9 @@ from .apply_changes import APPLY_CHANGES
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
+from .linear_add import LINEAR_ADD
 from .logprobs import LOGPROBS
+from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
@@ -28,6 +30,7 @@ ALL = (
     RMS_NORM,
     ADD_RMS_NORM,
     LINEAR,
+    LINEAR_ADD,
     ROPE_APPEND,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
@@ -35,6 +38,7 @@ ALL = (
     SAMPLE,
     LOGPROBS,
     ADVANCE,
+    LOOP_CONTROL,
 )
 
 __all__ = [
@@ -46,7 +50,9 @@ __all__ = [
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",
+    "LINEAR_ADD",
     "LOGPROBS",
+    "LOOP_CONTROL",
     "MIXED_ROWS",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",

@@ -3,6 +3,9 @@
 // The CPU emulation has its own version of each function, under the same name. Sources: PTX ISA 8.7,
 // sections cp.async, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
 #pragma once
+
+constexpr int kFewRows = 8;  // of a step, up to which a kernel should let the next one start early
+
 #ifdef CPU_EMU
 #include "ptx_on_cpu.h"
 #else
@@ -95,6 +98,30 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return power;
 }
 
+// The GPU's clock, in nanoseconds, and the multiprocessor that this block runs on.
+__device__ __forceinline__ unsigned long long clock_ns() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+__device__ __forceinline__ unsigned multiprocessor() {
+  unsigned index;
+  asm volatile("mov.u32 %0, %smid;" : "=r"(index));
+  return index;
+}
+
+// In a build with -DDELAYED: lets the next kernel begin, and sleeps. A kernel that does not wait is then
+// ahead of those that it should wait for. In a build with -DSTAMPED these places are noted.
+__device__ __forceinline__ void delay() {
+#ifdef DELAYED
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  const unsigned long long start = clock_ns();
+  do {
+    __nanosleep(1000);
+  } while (clock_ns() - start < 100000);
+#endif
+}
+
 // In a programmatic launch: waits until the previous kernel has finished and its writes are visible.
 // Every thread calls it before it touches activations or state, and before it returns. Before
 // sm_90, and in an ordinary launch, the previous kernel has finished anyway.
@@ -102,12 +129,21 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+  delay();
 }
 
-// Lets the next kernel begin as soon as every block has called this or returned.
+// Lets the next kernel begin as soon as every block has called this or returned. Where nobody calls it,
+// that is when all have returned. It pays for few rows: our matrix kernels, which follow, read their
+// weights meanwhile. With many rows the blocks that wait only take places from those that work, and
+// lie unevenly on the multiprocessors afterwards.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+  delay();
 }
+
+#ifdef STAMPED
+#include "clock_stamps.cuh"
+#endif
 #endif

@@ -46,7 +46,23 @@ def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation
     return tuple(Mutation(kernel, file, *bug) for bug in bugs)
 
 
+# Kernels that wait in one place; others have a bug of their own for each.
+_ONE_WAIT = (
+    *("add", "add_rms_norm", "advance", "apply_changes", "decode_rows", "embedding", "mixed_rows"),
+    *("rms_norm", "rope_append", "silu_and_mul"),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
+    *(
+        Mutation(
+            kernel,
+            f"{kernel}.cu",
+            "does not wait for the launch before",
+            "  wait_for_previous_kernel();",
+            "  ",
+        )
+        for kernel in _ONE_WAIT
+    ),
     # ---------------------------------------------------------------------------- apply_changes
     *_bugs(
         "apply_changes",
@@ -60,29 +76,53 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "the last change is left out",
-            "if (i >= num_changes) return;",
-            "if (i >= num_changes - 1) return;",
+            "if (i >= num_changes ||",
+            "if (i >= num_changes - 1 ||",
         ),
-        ("no guard after the last change", "if (i >= num_changes) return;", ""),
+        ("no guard after the last change", "if (i >= num_changes ||", "if ("),
+        ("every step applies the changes", " || !is_before(step[0], launch[0])", ""),
+        ("no step applies the changes", "!is_before(step[0]", "is_before(step[0]"),
+        ("the second step applies them", "is_before(step[0], ", "is_before(step[0] - 1, "),
         (
             "every block does the first changes",
             "blockIdx.x * blockDim.x + threadIdx.x",
             "threadIdx.x",
         ),
     ),
+    *_bugs(
+        "apply_changes",
+        "step_numbers.cuh",
+        ("numbers do not wrap", "return static_cast<int>(", "return a < b && static_cast<int>("),
+        (
+            "a step is before itself",
+            "static_cast<unsigned>(b)) < 0",
+            "static_cast<unsigned>(b)) <= 0",
+        ),
+    ),
     # ------------------------------------------------------------------------------ decode_rows
     *_bugs(
         "decode_rows",
+        "live_row.cuh",
+        ("slot 0 is dead", "if (slot < 0 ||", "if (slot <= 0 ||"),
+        ("a sequence that is done goes on", " || done[slot] != 0", ""),
+        ("a full table is read beyond its end", " || index >= max_blocks", ""),
+        ("the last block counts as full", "index >= max_blocks", "index >= max_blocks - 1"),
+        ("blocks are counted from 1", "position / block_size;", "position / block_size + 1;"),
+        ("the first slot's table", "(slot) * max_blocks", "(0) * max_blocks"),
+    ),
+    *_bugs(
+        "decode_rows",
+        "step_numbers.cuh",
+        ("a gap is not jumped", "is_before(next, first) ? first : next", "next"),
+        ("a launch begins anew", "is_before(next, first) ? first : next", "first"),
+        ("the number stays", "static_cast<unsigned>(step) + 1u", "static_cast<unsigned>(step)"),
+    ),
+    *_bugs(
+        "decode_rows",
         "decode_rows.cu",
-        ("slot 0 is dead", "slot >= 0 && done[slot] == 0", "slot > 0 && done[slot] == 0"),
-        ("a sequence that is done goes on", " && done[slot] == 0", ""),
-        ("a full table is read beyond its end", " && block < max_blocks", ""),
-        ("the last block counts as full", "block < max_blocks", "block < max_blocks - 1"),
-        (
-            "the row's own table, not its slot's",
-            "static_cast<long long>(slot) * max_blocks",
-            "static_cast<long long>(row) * max_blocks",
-        ),
+        ("a row without a block lives", "live = block > 0", "live = slot >= 0 && done[slot] == 0"),
+        ("no step begins", "if (row == 0) step[0]", "if (row < 0) step[0]"),
+        ("every row begins the step", "if (row == 0) step[0]", "if (row < rows) step[0]"),
         ("the row's own token, not its slot's", "last_token[slot]", "last_token[row]"),
         (
             "positions begin at 1",
@@ -99,7 +139,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "sample_positions[row] = live ? position + 1 : 0",
             "sample_positions[row] = live ? position : 0",
         ),
-        ("dead rows write to block 0", "int where = -1", "int where = 0"),
+        ("dead rows write to block 0", "position % block_size : -1;", "position % block_size : 0;"),
         ("offset in a block forgotten", " + position % block_size", ""),
         ("blocks of the wrong size", "* block_size + position", "* max_blocks + position"),
         (
@@ -127,6 +167,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         ("lengths leave the cached tokens out", "num_computed[slot] + count", "count"),
         ("lengths leave the new tokens out", "num_computed[slot] + count", "num_computed[slot]"),
+        ("no step begins", "if (t == 0) step[0]", "if (t < 0) step[0]"),
         ("padding tokens belong to the last sequence", "if (t < query_start_loc[seqs]) {", "{"),
         (
             "a token before its sequence's first",
@@ -172,8 +213,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "advance",
         "advance.cu",
-        ("dead rows move slot -1", " || row_ids[row] < 0", ""),
-        ("slot 0 never moves", "row_ids[row] < 0", "row_ids[row] <= 0"),
+        ("dead rows move slot -1", "if (slot < 0) return;", ""),
+        ("slot 0 never moves", "if (slot < 0) return;", "if (slot <= 0) return;"),
+        ("a dead row tells a token", "slot < 0 ? -2 : token", "token"),
+        ("a dead row is told as broken", "slot < 0 ? -2 : token", "slot < 0 ? -1 : token"),
+        ("only live rows tell", "if (lane == 0) {", "if (lane == 0 && slot >= 0) {"),
+        ("the ring has one step", "number % ring_steps * 1ull", "0 * 1ull"),
+        ("numbers below 0 leave the ring", "static_cast<unsigned>(step[0])", "step[0]"),
+        ("the ring is as wide as the step", "* 1ull * ring_rows + row", "* 1ull * rows + row"),
+        ("token and step swapped", "(number) << 32 | told", "(told) << 32 | number"),
         ("only the first 32 stop ids are looked at", "i += 32", "i += stops"),
         (
             "stop ids of the row, not the slot",
@@ -200,6 +248,28 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("done is cleared", "if (ends) done[slot] = 1", "done[slot] = ends"),
         ("the row's own state, not its slot's", "last_token[slot] = max", "last_token[row] = max"),
         ("a thread, not a warp, a row", "if (lane != 0) return;", "if (lane == 0) return;"),
+    ),
+    # ----------------------------------------------------------------------------- loop_control
+    *_bugs(
+        "loop_control",
+        "loop_control.cu",
+        ("one row of many is not seen", "row += blockDim.x", "row += rows"),
+        ("the first rows only", "row < rows;", "row < rows && row < 256;"),
+        ("the loop ends while a row lives", "if (any_live && ", "if (!any_live && "),
+        ("dead rows are repeated", "any_live && !all_made", "!all_made"),
+        ("one step too many", "made >= static_cast<unsigned>", "made > static_cast<unsigned>"),
+        ("the number of steps is no limit", "any_live && !all_made &&", "any_live &&"),
+        ("the host's word is not heard", " && is_before(stop, launch[0])", ""),
+        ("the loop's own number is not enough", "is_before(stop, ", "is_before(stop - 1, "),
+        ("steps made are one short", "first + 1u", "first"),
+        ("made and first swapped", "(first) << 32 | made", "(made) << 32 | first"),
+        ("the end is always in one place", "[first % ring_steps]", "[0]"),
+        ("only one thread looks", "__syncthreads_or(live) != 0", "live"),
+        (
+            "every thread tells the end",
+            "if (threadIdx.x != 0) return;",
+            "if (threadIdx.x != 1) return;",
+        ),
     ),
     # -------------------------------------------------------------------------------- embedding
     *_bugs(

@@ -32,6 +32,7 @@ from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.random_weights import random_weights
 from cugraphs.models.weights import ROPE_COS_SIN, weight_table
+from cugraphs.prefill_bench import chunks_of, prefill_work
 from cugraphs.random_fill import fill_random
 
 MACHINE = dict.fromkeys(
@@ -118,6 +119,11 @@ def tiny(length, device=None):
             "/no/such/folder/record.json is in no folder that exists, expected one",
         ),
         (["decode", "no/such/folder/here"], "no/such/folder/here"),
+        (["prefill", "--shape", "llama-3.2-1b", "--chunk", "0"], "--chunk is 0, expected 1 to"),
+        (
+            ["prefill", "--shape", "smollm2-135m", "--prompt", "8192"],
+            "sequences are 8,193 tokens long, expected at most 8,192, the model's limit",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(on_cpu, capsys, arguments, message):
@@ -126,7 +132,7 @@ def test_a_mistake_is_one_line(on_cpu, capsys, arguments, message):
     assert err.count("\n") == 1 and err.startswith("cugraphs: error: ") and message in err
 
 
-@pytest.mark.parametrize("benchmark", ["capture", "padding", "graphs", "decode"])
+@pytest.mark.parametrize("benchmark", ["capture", "padding", "graphs", "decode", "prefill"])
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys, benchmark):
     monkeypatch.setattr("cugraphs.cuda_device.has_driver", lambda: False)
     assert main(["bench", benchmark, "--shape", "llama-3.1-8b"]) == 2
@@ -334,3 +340,41 @@ def test_capture_prints_where_the_time_goes(on_cpu, tmp_path, monkeypatch, capsy
     assert "full: 2 graphs in all │ 16 │ 16" in out
     assert "the driver took 2.0 MiB for 2 rungs, 1.0 MiB each" in out
     assert "launch of the graph 3.2 us; inputs, copy and launch 25.0 us" in out
+
+
+def test_prefill_times_every_prompt_in_every_chunk(on_cpu, folder, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    options = ["--dtype", "float32", "--prompt", "5", "40", "--chunk", "16", "64", "--runs", "1"]
+    assert main(["bench", "prefill", folder, *options, "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "mode none (EAGER) beside piecewise" in out.splitlines()[0] and "40 in 16" in out
+    results = json.loads(file.read_text())["results"]
+    asked = [(r["prompt_tokens"], r["chunk_tokens"]) for r in results]
+    assert asked == [(5, 16), (40, 16), (5, 64), (40, 64)]
+    for result in results:
+        assert result["eager_ms"] > 0 and result["pieces_ms"] is None
+
+
+def test_the_work_of_a_prompt_of_8b_is_that_of_its_matrices_and_its_triangle():
+    config = LlamaConfig.from_hf(model_shape("llama-3.1-8b"), "8b")
+    model = Llama(config, "bfloat16")
+    bench = BenchModel("8b", model, config, config.vocab_size, "bfloat16", 8193, {}, CpuDevice())
+    plans = [bench.plan(Ladder(1, [1]), length=8193, prefill_tokens=n) for n in (8192, 2048)]
+    whole, chunked = (prefill_work(plan, 8192) for plan in plans)
+    # What follows the last layer's attention is computed for one token, and so is the head; a chunk
+    # that does not end the prompt has none.
+    qkv, after = 6144 * 4096, 4096 * 4096 + 28672 * 4096 + 4096 * 14336
+    weights = 8192 * (32 * qkv + 31 * after) + after + 128256 * 4096
+    assert whole.linear_flops == pytest.approx(2 * weights, rel=1e-4)
+    assert chunked.linear_flops == pytest.approx(2 * weights, rel=1e-4)
+    triangle = 8192 * 8193 // 2
+    assert whole.attention_flops == pytest.approx(32 * 4 * 4096 * triangle, rel=1e-6)
+    assert chunked.attention_flops == pytest.approx(whole.attention_flops, rel=1e-6)
+    # The three chunks that do not end the prompt stop at the last attention.
+    unread = 3 * 2 * (after + 128256 * 4096 + 2 * 4096)
+    assert chunked.weight_bytes == 4 * whole.weight_bytes - unread
+
+
+def test_chunks_cover_the_prompt():
+    assert chunks_of(17, 8) == [(0, 8), (8, 16), (16, 17)]
+    assert chunks_of(16, 8) == [(0, 8), (8, 16)] and chunks_of(3, 8) == [(0, 3)]

@@ -155,9 +155,9 @@ def test_a_start_loads_its_kernels_before_it_binds(monkeypatch):
     function = launch._function
     noted = launch.load_function
 
-    def note(*key):
-        loaded.add(key)
-        noted(*key)
+    def note(*key, build):
+        loaded.add((*key, build))
+        noted(*key, build=build)
 
     def want(*key):
         wanted.add(key)

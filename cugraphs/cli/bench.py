@@ -2,8 +2,8 @@
 
 `throughput` and `latency` serve many requests, on the CPU too, with the model's own weights or
 random ones; `start` and `load` read a checkpoint, or make one of random weights. The others time
-captures, padding, graphs against eager, and decode steps, on random weights in a model's shapes.
-Every one prints its mode.
+captures, padding, graphs against eager, decode steps and prompts, on random weights in a model's
+shapes. Every one prints its mode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from cugraphs.cli import (
     bench_graphs,
     bench_latency,
     bench_load,
+    bench_loop,
     bench_padding,
+    bench_prefill,
     bench_start,
     bench_throughput,
 )
@@ -30,12 +32,12 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand and its own subcommands."""
     parser = subparsers.add_parser(
         "bench",
-        help="time whole workloads, starts, loading, captures and decode steps",
+        help="time workloads, starts, loading, captures, decode steps and prompts",
         description=__doc__,
     )
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
     for module in (
         *(bench_throughput, bench_latency, bench_start, bench_load),
-        *(bench_capture, bench_padding, bench_graphs, bench_decode),
+        *(bench_capture, bench_padding, bench_graphs, bench_decode, bench_loop, bench_prefill),
     ):
         module.add_parser(benchmarks)

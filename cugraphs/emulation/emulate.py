@@ -184,8 +184,10 @@ def _buffer(operand: Operand, guarded: GuardedArray | None) -> Buffer:
 
 
 def _matrix_product(arrays: Mapping[str, Array]) -> None:
-    """``out = x @ weight.T (+ bias)``, which cuBLASLt computes on the GPU."""
+    """``out = x @ weight.T (+ bias) (+ residual)``, which cuBLASLt computes on the GPU."""
     product = arrays["x"].astype(np.float32) @ arrays["weight"].astype(np.float32).T
     if "bias" in arrays:
         product += arrays["bias"].astype(np.float32)
+    if "residual" in arrays:
+        product += arrays["residual"].astype(np.float32)
     arrays["out"][...] = product
