@@ -6,11 +6,21 @@ A fused program interprets to the same numbers as the original.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from cugraphs.kernel import Kernel
-from cugraphs.kernels import ADD, ADD_RMS_NORM, RMS_NORM
+from cugraphs.kernels import (
+    ADD,
+    ADD_RMS_NORM,
+    LINEAR,
+    LINEAR_ADD,
+    NORM_LINEAR,
+    NORM_SWIGLU,
+    RMS_NORM,
+    SILU_AND_MUL,
+)
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -23,15 +33,20 @@ class Rule:
         fused: the kernel that does the work of all of them.
         operands: for each operand of ``fused``, (index in the run, operand name) of its buffer.
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
+        requires: scalars of the run that must have these values, and that ``fused`` does not take.
+        dtypes: that "T" may be; empty: any.
 
-    A run is left alone unless it is linked so, and every buffer of it is an operand of the fused
-    launch or a temporary that lives only inside the run.
+    A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
+    or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest: a
+    kernel that is for few rows refuses more.
     """
 
     run: tuple[Kernel, ...]
     fused: Kernel
     operands: tuple[tuple[int, str], ...]
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
@@ -51,7 +66,44 @@ class Rule:
             )
 
 
+def _of_linear(
+    run: tuple[Kernel, ...],
+    fused: Kernel,
+    operands: tuple[tuple[int, str], ...],
+    links: tuple[tuple[tuple[int, str], tuple[int, str]], ...],
+) -> Iterator[Rule]:
+    """Rules for a run with a LINEAR, without a bias and, where ``fused`` takes one, with it."""
+    options: dict[str, Any] = {"requires": {"batch_invariant": False}, "dtypes": fused.cuda_dtypes}
+    yield Rule(run, fused, operands, links, **options)
+    if fused.operands[-1].name == "bias":
+        bias = (run.index(LINEAR), "bias")
+        yield Rule(run, fused, (*operands, bias), links, **options)
+
+
+# Few rows: each block normalises them for itself, and what follows a product is done at its end.
+_FEW_ROWS = (
+    *_of_linear(
+        (RMS_NORM, LINEAR, SILU_AND_MUL),
+        NORM_SWIGLU,
+        ((2, "out"), (0, "x"), (0, "weight"), (1, "weight")),
+        (((0, "out"), (1, "x")), ((1, "out"), (2, "x"))),
+    ),
+    *_of_linear(
+        (RMS_NORM, LINEAR),
+        NORM_LINEAR,
+        ((1, "out"), (0, "x"), (0, "weight"), (1, "weight")),
+        (((0, "out"), (1, "x")),),
+    ),
+    *_of_linear(
+        (LINEAR, ADD),
+        LINEAR_ADD,
+        ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "b")),),
+    ),
+)
+
 RULES = (
+    *_FEW_ROWS,
     Rule(
         run=(ADD, RMS_NORM),
         fused=ADD_RMS_NORM,
@@ -112,6 +164,13 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
     attrs = {key: value for op in run for key, value in op.attrs.items()}
     if any(op.attrs[key] != attrs[key] for op in run for key in op.attrs):
         return None  # one scalar, two values
-    types, axes = rule.fused.infer([buffer.type for buffer in operands[produced:]], attrs)
+    if any(attrs.pop(key, value) != value for key, value in rule.requires.items()):
+        return None
+    if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
+        return None
+    try:
+        types, axes = rule.fused.infer([buffer.type for buffer in operands[produced:]], attrs)
+    except ValueError:  # sizes that the fused kernel is not for
+        return None
     assert types == [buffer.type for buffer in operands[:produced]], rule
     return Op(rule.fused, operands, attrs, axes)

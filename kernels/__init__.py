@@ -10,8 +10,11 @@ from .apply_changes import APPLY_CHANGES
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
+from .linear_add import LINEAR_ADD
 from .logprobs import LOGPROBS
 from .mixed_rows import MIXED_ROWS
+from .norm_linear import NORM_LINEAR
+from .norm_swiglu import NORM_SWIGLU
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
 from .rms_norm import RMS_NORM
@@ -28,6 +31,9 @@ ALL = (
     RMS_NORM,
     ADD_RMS_NORM,
     LINEAR,
+    LINEAR_ADD,
+    NORM_LINEAR,
+    NORM_SWIGLU,
     ROPE_APPEND,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
@@ -46,8 +52,11 @@ __all__ = [
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",
+    "LINEAR_ADD",
     "LOGPROBS",
     "MIXED_ROWS",
+    "NORM_LINEAR",
+    "NORM_SWIGLU",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",
     "RMS_NORM",
