@@ -101,7 +101,8 @@ class Engine:
         """Queue a prompt.
 
         Args:
-            prompt_token_ids: 1 to ``max_model_len - 1`` token ids.
+            prompt_token_ids: 1 to ``max_model_len - 1`` token ids, once they are truncated as
+                ``params`` ask.
             params: how to continue it.
             prompt: its text, handed back in the outputs.
             priority: a request goes before those that came up to ``PRIORITY_SPAN`` requests
@@ -113,7 +114,7 @@ class Engine:
         Raises:
             ValueError: the prompt is empty or too long, or a token id is not the model's.
         """
-        token_ids = list(prompt_token_ids)
+        token_ids = params.truncate(prompt_token_ids, self._max_model_len - 1)
         self._check_prompt(token_ids, params)
         left = self._max_model_len - len(token_ids)
         max_tokens = left if params.max_tokens is None else min(params.max_tokens, left)
@@ -337,7 +338,7 @@ class Engine:
             raise ValueError(
                 f"Engine: the prompt has {len(token_ids)} tokens, expected at most "
                 f"{self._max_model_len - 1}: max_model_len is {self._max_model_len} "
-                "and one token is generated"
+                "and one token is generated; shorten it, or set truncate_prompt_tokens"
             )
         named = [("a prompt token id", token_ids)]
         named += [("a token id of logit_bias", list(params.logit_bias or ()))]

@@ -52,7 +52,8 @@ class RequestOutput:
     Args:
         request_id: given by the engine, rising.
         prompt: the text, or None if token ids were given.
-        prompt_token_ids: the tokens of the prompt, BOS included.
+        prompt_token_ids: the tokens of the prompt, BOS included; what is left of them where they
+            were truncated.
         outputs: one per sample.
         finished: whether every sample has ended.
         prompt_logprobs: for each prompt token the likeliest tokens and itself, by token id; the

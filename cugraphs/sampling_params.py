@@ -81,6 +81,9 @@ class SamplingParams:
         prompt_logprobs: the same per prompt token.
         include_stop_str_in_output: leave the stop string in the text.
         skip_special_tokens: leave special tokens out of the text.
+        truncate_prompt_tokens: keep only the last so many tokens of the prompt, a BOS token counted
+            as any other; -1 keeps as many as the model's length leaves room for; None refuses a
+            prompt that is too long.
 
     Raises:
         ValueError: a value is out of its range.
@@ -106,6 +109,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         """Refuse unknown names with the names that exist, before the generated `__init__` does."""
@@ -159,6 +163,16 @@ class SamplingParams:
             checked["seed"] = count("seed", self.seed, -1, 2**64 - 1, expected)
         if checked["seed"] == -1:
             checked["seed"] = None
+        if self.truncate_prompt_tokens is not None:
+            expected = "1 <= truncate_prompt_tokens < 2**31, -1 for the model's limit, or None"
+            kept = count(
+                "truncate_prompt_tokens", self.truncate_prompt_tokens, -1, _INT32_MAX, expected
+            )
+            if kept == 0:
+                raise ValueError(
+                    f"SamplingParams: truncate_prompt_tokens is 0, expected {expected}"
+                )
+            checked["truncate_prompt_tokens"] = kept
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             value = getattr(self, name)
             if not isinstance(value, bool):
@@ -175,6 +189,19 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken without a random number."""
         return self.temperature < GREEDY_BELOW_TEMPERATURE or self.top_k == 1
+
+    def truncate(self, prompt_token_ids: Sequence[int], limit: int) -> list[int]:
+        """The part of a prompt that is kept, a new list.
+
+        Args:
+            prompt_token_ids: the whole prompt.
+            limit: tokens of the longest prompt that the model can take.
+        """
+        token_ids = list(prompt_token_ids)
+        if self.truncate_prompt_tokens is None:
+            return token_ids
+        kept = limit if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
+        return token_ids[-kept:]
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

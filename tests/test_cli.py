@@ -81,6 +81,15 @@ def start():
 # generate
 
 
+def test_generate_cuts_a_prompt_that_is_too_long(folder, capsys):
+    options = ["--temperature", "0", "--ignore-eos", "--json", "--truncate-prompt-tokens"]
+    for asked, kept, tokens in (("-1", 255, 1), ("200", 200, 56)):
+        assert main(["generate", folder, "long " * 400, *options, asked]) == 0
+        record = json.loads(capsys.readouterr().out)
+        assert len(record["prompt_token_ids"]) == kept
+        assert len(record["outputs"][0]["token_ids"]) == tokens
+
+
 def test_generate_prints_the_answer_and_statistics_apart(folder, expected, capsys):
     assert main(["generate", folder, "The quick", *GREEDY]) == 0
     out, err = capsys.readouterr()
@@ -261,6 +270,15 @@ def test_a_conversation_that_outgrows_the_model_goes_on_after_reset(folder, caps
     assert "expected at most 255: max_model_len is 256" in err
     assert "/reset starts anew" in err
     assert out.strip()
+
+
+def test_a_conversation_that_outgrows_the_model_loses_its_beginning_where_asked(
+    folder, capsys, monkeypatch
+):
+    type_in(monkeypatch, f"{'long ' * 400}\nhi\n")
+    assert main(["chat", folder, *GREEDY, "--truncate-prompt-tokens", "200"]) == 0
+    out, err = capsys.readouterr()
+    assert "expected at most" not in err and out.count("\n") >= 2
 
 
 # Mistakes: exit code 2, one line on stderr that names the file or the field, no traceback

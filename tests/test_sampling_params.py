@@ -36,6 +36,7 @@ def test_defaults_are_vllms_but_for_max_tokens():
         "prompt_logprobs": None,
         "include_stop_str_in_output": False,
         "skip_special_tokens": True,
+        "truncate_prompt_tokens": None,
     }
 
 
@@ -55,6 +56,8 @@ def test_defaults_are_vllms_but_for_max_tokens():
         ({"logit_bias": {}}, {"logit_bias": None}),
         ({"logit_bias": {5: 1, 2: -100}}, {"logit_bias": {2: -100.0, 5: 1.0}}),
         ({"logprobs": 0}, {"logprobs": 0}),
+        ({"truncate_prompt_tokens": np.int32(9)}, {"truncate_prompt_tokens": 9}),
+        ({"truncate_prompt_tokens": -1}, {"truncate_prompt_tokens": -1}),
         ({"logprobs": 20, "prompt_logprobs": 20}, {"logprobs": 20, "prompt_logprobs": 20}),
         ({"max_tokens": 4, "min_tokens": 4}, {"max_tokens": 4, "min_tokens": 4}),
         (
@@ -219,7 +222,7 @@ def test_unknown_names_are_refused_with_those_that_exist(name, close):
     assert message.startswith(f"SamplingParams: {name} is no parameter, expected one of n, max_tok")
     for field in dataclasses.fields(SamplingParams):
         assert field.name in message
-    assert message.endswith(f"; did you mean {close}?" if close else "skip_special_tokens")
+    assert message.endswith(f"; did you mean {close}?" if close else "truncate_prompt_tokens")
 
 
 anything = st.one_of(
@@ -355,3 +358,19 @@ def test_bad_values_name_the_file(generation_config, kind, message):
     with pytest.raises(kind) as caught:
         sampling_params_from_generation_config(generation_config)
     assert str(caught.value).startswith(f"generation_config.json: {message}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [(None, [1, 2, 3, 4]), (1, [4]), (3, [2, 3, 4]), (4, [1, 2, 3, 4]), (-1, [3, 4])],
+)
+def test_truncation_keeps_the_end(asked, kept):
+    prompt = [1, 2, 3, 4]
+    found = SamplingParams(truncate_prompt_tokens=asked).truncate(prompt, limit=2)
+    assert found == kept and found is not prompt
+
+
+@pytest.mark.parametrize("value", [0, -2, 2**31])
+def test_truncation_to_nothing_is_refused(value):
+    with pytest.raises(ValueError, match=f"truncate_prompt_tokens is {value}, expected 1 <="):
+        SamplingParams(truncate_prompt_tokens=value)

@@ -32,15 +32,8 @@ _MOST_ROWS = 4096
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add the model and what every benchmark takes."""
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
-    )
-    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
+    """Add the model and what every benchmark of a step takes."""
+    add_model_choice(parser)
     parser.add_argument(
         "--dtype",
         default="bfloat16",
@@ -51,6 +44,28 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--traceback", action="store_true", help="show the Python traceback of an error"
     )
+
+
+def add_model_choice(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL, or a published shape in its place."""
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
+    )
+    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
+
+
+def check_record_file(file: Path | None) -> None:
+    """Refuse a record's file that could not be written, before anything is measured.
+
+    Raises:
+        ValueError: its folder does not exist.
+    """
+    if file is not None and not file.resolve().parent.is_dir():
+        raise ValueError(f"bench: {file} is in no folder that exists, expected one")
 
 
 def check_counts(name: str, counts: Sequence[int], most: int = _MOST_ROWS) -> None:
@@ -80,9 +95,8 @@ class BenchSession:
             CudaUnavailable: there is no GPU to time.
         """
         self._benchmark, self._mode, self._record_file = benchmark, mode, args.json
-        if args.json is not None and not args.json.resolve().parent.is_dir():
-            raise ValueError(f"bench: {args.json} is in no folder that exists, expected one")
-        self.name, self.config = _read_config(args)
+        check_record_file(args.json)
+        self.name, self.config = read_config(args)
         self.dtype: str = args.dtype
         self.device = CudaDevice()
         self._machine = describe_machine(self.device)
@@ -153,7 +167,12 @@ class BenchSession:
             and {"read_bytes_per_s": gpu.read_bytes_per_s, "flops_per_s": gpu.flops_per_s},
             **results,
         }
-        self._record_file.write_text(json.dumps(record, indent=1, default=_plain) + "\n")
+        write_record(self._record_file, record)
+
+
+def write_record(file: Path, record: dict[str, Any]) -> None:
+    """Write figures as JSON; dataclasses in it become objects."""
+    file.write_text(json.dumps(record, indent=1, default=_plain) + "\n")
 
 
 @contextmanager
@@ -165,7 +184,7 @@ def progress_bar(total: int) -> Iterator[Callable[[str], None]]:
         yield lambda text: bar.update(task, advance=1, description=text)
 
 
-def _read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
+def read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
     """The name to print, and the model's config."""
     if args.shape is not None:
         return args.shape, LlamaConfig.from_hf(model_shape(args.shape), args.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -28,6 +29,12 @@ _SAMPLING = (
     ("presence_penalty", float, "subtracted from the logit of tokens already in the answer"),
     ("frequency_penalty", float, "subtracted once for each time they are in it"),
     ("seed", int, "makes the sampled tokens repeatable"),
+    (
+        "truncate_prompt_tokens",
+        int,
+        "keep the last so many tokens of a longer prompt; -1: as many as the model takes, which "
+        "leaves room for one token of an answer",
+    ),
 )
 
 
@@ -36,6 +43,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help='a folder, "demo", or a Hub id such as org/name'
     )
+    add_device_options(parser)
+    parser.add_argument(
+        "--stats", action="store_true", help="print graphs, steps and memory on stderr at the end"
+    )
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    """Add where and how an ``LLM`` computes, and what it may use."""
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
     parser.add_argument(
@@ -61,9 +76,6 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         "--graph-mode",
         default="full_and_piecewise",
         help="what is captured on a GPU: none, piecewise, full or full_and_piecewise (the default)",
-    )
-    parser.add_argument(
-        "--stats", action="store_true", help="print graphs, steps and memory on stderr at the end"
     )
     parser.add_argument(
         "--traceback", action="store_true", help="show the Python traceback of an error"
@@ -104,8 +116,13 @@ def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
     return dataclasses.replace(default, n=1, **given)
 
 
-def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bool = False) -> LLM:
-    """Load the model with a progress bar on stderr, which shows only on a terminal."""
+def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - as of LLM
+    """Load the model with a progress bar on stderr, which shows only on a terminal.
+
+    Args:
+        args: with the options of :func:`add_device_options`, and the model.
+        limits: what else ``LLM`` takes.
+    """
     columns = (
         TextColumn("loading weights"),
         BarColumn(),
@@ -122,14 +139,13 @@ def load_llm(args: argparse.Namespace, *, max_num_seqs: int, batch_invariant: bo
             device=args.device,
             dtype=args.dtype,
             max_model_len=args.max_model_len,
-            max_num_seqs=max_num_seqs,
             num_kv_blocks=args.num_kv_blocks,
             gpu_memory_utilization=args.gpu_memory_utilization,
             graph_mode=args.graph_mode,
-            batch_invariant=batch_invariant,
             allow_tf32=args.allow_tf32,
             tuning_table=args.tuning_table,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            **limits,
         )
 
 

@@ -1,0 +1,299 @@
+"""Serves random traffic for minutes and checks everything that can be checked from outside.
+
+    python scripts/soak.py demo --minutes 5
+    python scripts/soak.py ../shared/models/stories260K --device cuda
+
+Requests of all lengths come in waves, greedy and seeded, with one or several samples, priorities
+and prompts that begin alike, through a KV cache that is too small for them; some are aborted on the
+way. In batch-invariant mode each answer must be what the request gets alone, bit for bit; after
+every step the blocks must add up; at the end so must the counters, and no memory may be lost.
+Traffic that meets no preemption, no cache hit and no abort proves nothing, and is a failure too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from cugraphs import LLM, SamplingParams
+from cugraphs.outputs import CompletionOutput, RequestOutput
+from cugraphs.request import Request
+
+MAX_MODEL_LEN = 160
+LONGEST_PROMPT = 100
+LONGEST_ANSWER = 40
+MOST_PROBLEMS = 10  # then the traffic ends early
+SETTLING_SHARE = 0.3  # of the time, until memory must stay as it is
+HOST_GROWTH_BYTES = 64 << 20
+DEVICE_GROWTH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that comes again and again."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+
+
+@dataclass
+class Memory:
+    """The least that was free on the device, and the most that the process held, once settled."""
+
+    free_bytes: Callable[[], int]
+    settled: tuple[int, int] | None = None  # free on the device, held by the process
+    worst: tuple[int, int] = (1 << 62, 0)
+
+    def look(self, *, is_settled: bool) -> None:
+        """Measure, if it is time to."""
+        if not is_settled:
+            return
+        found = self.free_bytes(), resident_bytes()
+        self.settled = self.settled or found
+        self.worst = min(self.worst[0], found[0]), max(self.worst[1], found[1])
+
+    def problems(self) -> list[str]:
+        """What was lost since it had settled."""
+        if self.settled is None:
+            return ["memory was never measured: the traffic ended too early"]
+        found = []
+        device, host = self.settled[0] - self.worst[0], self.worst[1] - self.settled[1]
+        if device > DEVICE_GROWTH_BYTES:
+            found.append(f"device memory shrank by {device:,} bytes")
+        if host > HOST_GROWTH_BYTES:
+            found.append(f"the process grew by {host:,} bytes")
+        return found
+
+
+@dataclass
+class Soak:
+    """Traffic through one engine, and what each request gets alone from another.
+
+    Args:
+        busy: serves many at once.
+        alone: serves one, and finds no prefix in its cache.
+        asked: what may come.
+        random: decides everything.
+    """
+
+    busy: LLM
+    alone: LLM
+    asked: list[Asked]
+    random: np.random.Generator
+    problems: list[str] = field(default_factory=list)
+    num_added: int = 0
+    num_aborted: int = 0
+    num_compared: int = 0
+    num_tokens: int = 0  # that outputs held
+    _live: dict[int, tuple[Request, int]] = field(default_factory=dict)
+    _expected: dict[int, RequestOutput] = field(default_factory=dict)
+    _wave: int = 0  # requests that shall be there at a time
+
+    def run(self, seconds: float, say: Callable[[str], None]) -> Memory:
+        """Serve for so long, then until all have ended."""
+        # The CPU's free memory is that of the whole machine, so it tells nothing of this process.
+        device = self.busy.device
+        shared = device.shares_host_memory
+        memory = Memory((lambda: 0) if shared else lambda: device.free_bytes)
+        start = told = time.monotonic()
+        step = 0
+        while (passed := time.monotonic() - start) < seconds and not self._is_hopeless:
+            if step % 200 == 0:
+                choices = [0, 1, *(self.busy.engine.scheduler.max_num_seqs * np.array([1, 2, 3]))]
+                self._wave = int(self.random.choice(choices))
+            self._come_and_go()
+            self._step()
+            step += 1
+            if time.monotonic() - told > 5:
+                told = time.monotonic()
+                say(f"{passed:.0f} s: {self.summary()}")
+            if step % 50 == 0:
+                memory.look(is_settled=passed > SETTLING_SHARE * seconds)
+        while self.busy.engine.has_unfinished() and not self._is_hopeless:
+            self._step()
+        memory.look(is_settled=True)
+        self._check_counters()
+        self.problems += memory.problems()
+        return memory
+
+    def summary(self) -> str:
+        """What happened so far."""
+        stats = self.busy.stats()
+        return (
+            f"{stats.steps:,} steps, {self.num_added:,} requests, {self.num_compared:,} compared, "
+            f"{self.num_aborted:,} aborted, {stats.preemptions:,} preemptions, "
+            f"{stats.cached_tokens:,} prompt tokens from the cache, {len(self.problems)} problems"
+        )
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return len(self.problems) >= MOST_PROBLEMS
+
+    def _come_and_go(self) -> None:
+        """Requests come until the wave is full; now and then one is aborted."""
+        while len(self._live) < self._wave:
+            number = int(self.random.integers(len(self.asked)))
+            one, priority = self.asked[number], int(self.random.choice([0, 0, 0, -1, 2]))
+            request = self.busy.engine.add_request(
+                one.prompt_token_ids, one.params, priority=priority
+            )
+            self._live[request.request_id] = request, number
+            self.num_added += 1
+        if self._live and self.random.random() < 0.02:
+            chosen = int(self.random.choice(list(self._live)))
+            request, number = self._live.pop(chosen)
+            self.busy.engine.abort(request)
+            self.num_aborted += 1
+            self._compare(request.output(), number, was_aborted=True)
+
+    def _step(self) -> None:
+        """One step of the engine, what has ended in it, and its blocks."""
+        for progressed in self.busy.engine.step():
+            if progressed.finished:
+                request, number = self._live.pop(progressed.request_id)
+                self._compare(request.output(), number, was_aborted=False)
+        self.busy.engine.blocks.check_invariant()
+
+    def _compare(self, found: RequestOutput, number: int, *, was_aborted: bool) -> None:
+        """Every answer is that of the request alone, or its beginning where it was aborted."""
+        self.num_compared += 1
+        self.num_tokens += sum(len(answer.token_ids) for answer in found.outputs)
+        expected = self._alone(number)
+        same = all(
+            starts_as(answer, whole) if was_aborted and not ended(answer) else answer == whole
+            for answer, whole in zip(found.outputs, expected.outputs, strict=True)
+        )
+        logprobs = found.prompt_logprobs
+        if logprobs is not None and expected.prompt_logprobs is not None:
+            same = same and logprobs == expected.prompt_logprobs[: len(logprobs)]
+        if not same:
+            self.problems.append(
+                f"request {found.request_id} ({self.asked[number]}) got {found.outputs}, alone "
+                f"{expected.outputs}"
+            )
+
+    def _alone(self, number: int) -> RequestOutput:
+        if number not in self._expected:
+            one = self.asked[number]
+            (self._expected[number],) = self.alone.generate([one.prompt_token_ids], one.params)
+        return self._expected[number]
+
+    def _check_counters(self) -> None:
+        """After everything has ended."""
+        stats = self.busy.stats()
+        wanted = {
+            "requests_waiting": 0,
+            "requests_running": 0,
+            "requests_finished": self.num_added,
+            "kv_blocks_used": 0,
+            "generated_tokens": self.num_tokens,
+        }
+        for name, value in wanted.items():
+            if (found := getattr(stats, name)) != value:
+                self.problems.append(f"{name} is {found:,}, expected {value:,}")
+        if self.num_compared != self.num_added:
+            self.problems.append(f"{self.num_compared:,} of {self.num_added:,} requests ended")
+        for name, count in (
+            ("preemptions", stats.preemptions),
+            ("cache hits", stats.cached_tokens),
+            ("aborts", self.num_aborted),
+        ):
+            if not count:
+                self.problems.append(f"there were no {name}: the traffic proves too little")
+
+
+def ended(answer: CompletionOutput) -> bool:
+    """Whether an answer came to its own end."""
+    return answer.finish_reason in ("stop", "length")
+
+
+def starts_as(part: CompletionOutput, whole: CompletionOutput) -> bool:
+    """Whether an aborted answer is the beginning of the whole one."""
+    count = len(part.token_ids)
+    same = part.token_ids == whole.token_ids[:count]
+    if part.logprobs is not None and whole.logprobs is not None:
+        same = same and part.logprobs == whole.logprobs[:count]
+    # What an abort flushes may end in half a character, or in half a stop string.
+    return same and (whole.text.startswith(part.text.rstrip("\ufffd")) or bool(whole.stop_reason))
+
+
+def make_requests(vocab_size: int, random: np.random.Generator, count: int) -> list[Asked]:
+    """Prompts of 1 to 100 tokens, a third of them with a common beginning; 1 to 40 tokens each."""
+    common = random.integers(10, vocab_size, 64).tolist()
+    asked = []
+    for number in range(count):
+        prompt = random.integers(10, vocab_size, int(random.integers(1, LONGEST_PROMPT))).tolist()
+        if number % 3 == 0:
+            prompt = (common + prompt)[: max(len(prompt), 20)]
+        greedy = bool(random.random() < 0.5)
+        params = SamplingParams(
+            n=int(random.choice([1, 1, 1, 2, 3])),
+            temperature=0.0 if greedy else 1.0,
+            top_p=1.0 if greedy else float(random.choice([1.0, 0.9])),
+            top_k=0 if greedy else int(random.choice([0, 40])),
+            repetition_penalty=float(random.choice([1.0, 1.0, 1.2])),
+            frequency_penalty=float(random.choice([0.0, 0.0, 0.5])),
+            seed=number,
+            max_tokens=int(random.integers(1, LONGEST_ANSWER)),
+            ignore_eos=bool(random.random() < 0.5),
+            stop=["e."] if random.random() < 0.2 else None,
+            logprobs=2 if random.random() < 0.2 else None,
+            prompt_logprobs=1 if random.random() < 0.1 else None,
+        )
+        asked.append(Asked(prompt, params))
+    return asked
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds, as Linux tells it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Soak, print a verdict; exit code 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="demo", help='a small model (default "demo")')
+    parser.add_argument("--minutes", type=float, default=5.0, help="of traffic (default 5)")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    parser.add_argument("--requests", type=int, default=200, help="different ones (default 200)")
+    parser.add_argument("--max-num-seqs", type=int, default=16, help="at once (default 16)")
+    parser.add_argument("--seed", type=int, default=0, help="of the traffic (default 0)")
+    args = parser.parse_args(argv)
+    options = {
+        "device": args.device,
+        "batch_invariant": True,
+        "max_model_len": MAX_MODEL_LEN,
+        "max_num_batched_tokens": 192,
+    }
+    blocks = 1 + 2 * args.max_num_seqs + MAX_MODEL_LEN // 16  # a third of what would be used
+    busy = LLM(args.model, max_num_seqs=args.max_num_seqs, num_kv_blocks=blocks, **options)
+    alone = LLM(
+        args.model,
+        max_num_seqs=1,
+        num_kv_blocks=1 + MAX_MODEL_LEN // 16,
+        prefix_caching=False,
+        **options,
+    )
+    random = np.random.default_rng(args.seed)
+    soak = Soak(busy, alone, make_requests(busy.config.vocab_size, random, args.requests), random)
+    print(f"soak: {args.model} on {busy.device.name}, {args.minutes:g} minutes, seed {args.seed}")
+    memory = soak.run(args.minutes * 60, lambda text: print(text, flush=True))
+    print(f"end: {soak.summary()}")
+    if memory.settled is not None and not busy.device.shares_host_memory:
+        print(f"device memory: {memory.settled[0]:,} bytes free, {memory.worst[0]:,} at the least")
+    for problem in soak.problems:
+        print(f"PROBLEM: {problem}")
+    print("soak: FAILED" if soak.problems else "soak: passed")
+    return 1 if soak.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
