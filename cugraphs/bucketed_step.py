@@ -153,7 +153,7 @@ class BucketedStep:
             ValueError: ``rows`` is below 1, or above the top rung and may not run eagerly.
         """
         rung = self._rung(rows)
-        return self._executable(rung).inputs({AXIS: rung})
+        return self.executable(rung).inputs({AXIS: rung})
 
     def run(self, rows: int, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Queue a step of ``rows`` rows on what its inputs were filled with.
@@ -166,7 +166,7 @@ class BucketedStep:
             The device's outputs, cut to the rows.
         """
         rung = self._rung(rows)
-        outputs = self._executable(rung).run({AXIS: rung}, on_device)
+        outputs = self.executable(rung).run({AXIS: rung}, on_device)
         if rung in self._captured:
             self.counts.replays[rung] += 1
         elif rows > self.ladder.top:
@@ -215,7 +215,7 @@ class BucketedStep:
         if not self._device.has_graphs:
             return
         for rung in reversed(self.ladder.rungs):
-            executable, sizes = self._executable(rung), {AXIS: rung}
+            executable, sizes = self.executable(rung), {AXIS: rung}
             start = time.perf_counter()
             if rung in self.ladder.classes:
                 fill_dead(executable.inputs(sizes))
@@ -254,7 +254,7 @@ class BucketedStep:
         Raises:
             ValueError: it is not captured.
         """
-        graph = self._executable(rung).bind({AXIS: rung}).graph
+        graph = self.executable(rung).bind({AXIS: rung}).graph
         if graph is None:
             raise ValueError(
                 f"graph: {rung} rows are not captured, expected one of {list(self.captured)}"
@@ -266,5 +266,6 @@ class BucketedStep:
             return rows
         return self.ladder.rung_for(rows)
 
-    def _executable(self, rung: int) -> Executable:
+    def executable(self, rung: int) -> Executable:
+        """What runs a rung."""
         return self._executables[self.ladder.class_for(rung)]

@@ -114,11 +114,9 @@ def split_stamps(
     Raises:
         RuntimeError: a function has left more or fewer stamps than its launches have blocks.
     """
-    numbers = {function: number for number, function in enumerate(functions)}
-    order = np.argsort(stamps["goes_on_ns"], kind="stable")
-    ordered = stamps[order]
+    ordered = stamps[np.argsort(stamps["goes_on_ns"], kind="stable")]
     left = {
-        function: ordered[ordered["function"] == numbers[function]]
+        function: ordered[np.isin(ordered["function"], _numbers(functions, function))]
         for function in {function for function, _ in launches}
     }
     found = []
@@ -131,3 +129,8 @@ def split_stamps(
             )
         found.append(StampedLaunch(function, own))
     return found
+
+
+def _numbers(functions: Sequence[str], function: str) -> list[int]:
+    """What a function is known by: it is loaded once for each size of shared memory."""
+    return [number for number, name in enumerate(functions) if name == function]

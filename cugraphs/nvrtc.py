@@ -28,6 +28,7 @@ MAX_SHARED_BYTES = {
 ARCHITECTURES = tuple(MAX_SHARED_BYTES)
 LOWEST_NVRTC = (12, 8)  # the first that knows sm_120
 
+_CACHING_NVRTC = (12, 9)  # the first that keeps what it compiled, by its PTX
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 _NAMES_FILE = "__nv_name_map"
 _ERROR = re.compile(
@@ -135,6 +136,8 @@ def _compile(source: Path, function: str, arch: str, options: Sequence[str]) -> 
     include = cuda_include_folder(nvrtc_version()[0])
     folders = (*include_folders(source), include)
     arguments = [f"--gpu-architecture={arch}", *options, *(f"--include-path={f}" for f in folders)]
+    if nvrtc_version() >= _CACHING_NVRTC:  # what comes from its cache has no log
+        arguments.append("--no-cache")
     text = source.read_text(encoding="utf-8")
     status, program = nvrtc.nvrtcCreateProgram(text.encode(), source.name.encode(), 0, None, None)
     _check(nvrtc, status, "nvrtcCreateProgram")

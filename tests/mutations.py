@@ -46,7 +46,23 @@ def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation
     return tuple(Mutation(kernel, file, *bug) for bug in bugs)
 
 
+# Kernels that wait in one place; others have a bug of their own for each.
+_ONE_WAIT = (
+    *("add", "add_rms_norm", "advance", "apply_changes", "decode_rows", "embedding", "mixed_rows"),
+    *("rms_norm", "rope_append", "silu_and_mul"),
+)
+
 MUTATIONS: tuple[Mutation, ...] = (
+    *(
+        Mutation(
+            kernel,
+            f"{kernel}.cu",
+            "does not wait for the launch before",
+            "  wait_for_previous_kernel();",
+            "  ",
+        )
+        for kernel in _ONE_WAIT
+    ),
     # ---------------------------------------------------------------------------- apply_changes
     *_bugs(
         "apply_changes",

@@ -1,6 +1,6 @@
 """Programmatic launches on a GPU: a build that sleeps wherever they meet gives the same bits.
 
-Where a kernel does not wait for the one before, that one sleeps, and what it writes is read too early.
+Where a kernel does not wait for the one before, that one sleeps, and is read from too early.
 """
 
 from pathlib import Path

@@ -67,14 +67,14 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     # Imported here, where an interrupt and an error of the import are met as any other.
-    from cugraphs.cli import bench, chat, check, generate, inspect, plan, tune
+    from cugraphs.cli import bench, chat, check, generate, inspect, plan, profile, tune
 
     parser = _Parser(
         prog="cugraphs", description="Llama safetensors, planned and run without a framework."
     )
     parser.add_argument("--version", action="version", version=f"cugraphs {_version()}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (generate, chat, plan, inspect, check, tune, bench):
+    for module in (generate, chat, plan, inspect, check, tune, bench, profile):
         module.add_parser(subparsers)
     return parser
 

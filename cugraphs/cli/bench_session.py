@@ -68,7 +68,9 @@ def check_record_file(file: Path | None) -> None:
         raise ValueError(f"bench: {file} is in no folder that exists, expected one")
 
 
-def check_counts(name: str, counts: Sequence[int], most: int = _MOST_ROWS) -> None:
+def check_counts(
+    name: str, counts: Sequence[int], most: int = _MOST_ROWS, *, who: str = "bench"
+) -> None:
     """Refuse an option whose numbers are not 1 to ``most``.
 
     Raises:
@@ -76,7 +78,7 @@ def check_counts(name: str, counts: Sequence[int], most: int = _MOST_ROWS) -> No
     """
     for count in counts:
         if not 1 <= count <= most:
-            raise ValueError(f"bench: {name} is {count}, expected 1 to {most:,}")
+            raise ValueError(f"{who}: {name} is {count}, expected 1 to {most:,}")
 
 
 class BenchSession:
