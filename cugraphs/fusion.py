@@ -16,6 +16,8 @@ from cugraphs.kernels import (
     ADD_RMS_NORM,
     LINEAR,
     LINEAR_ADD,
+    LINEAR_ADD_RMS_NORM,
+    LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_SWIGLU,
     RMS_NORM,
@@ -80,7 +82,8 @@ def _of_linear(
         yield Rule(run, fused, (*operands, bias), links, **options)
 
 
-# Few rows: each block normalises them for itself, and what follows a product is done at its end.
+# Few rows: what follows a product is done at its end, and the fewest are normalised by each block
+# for itself. The first rules refuse more rows than the last.
 _FEW_ROWS = (
     *_of_linear(
         (RMS_NORM, LINEAR, SILU_AND_MUL),
@@ -99,6 +102,18 @@ _FEW_ROWS = (
         LINEAR_ADD,
         ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
         (((0, "out"), (1, "b")),),
+    ),
+    *_of_linear(
+        (LINEAR, ADD, RMS_NORM),
+        LINEAR_ADD_RMS_NORM,
+        ((1, "out"), (2, "out"), (1, "a"), (0, "x"), (0, "weight"), (2, "weight")),
+        (((0, "out"), (1, "b")), ((1, "out"), (2, "x"))),
+    ),
+    *_of_linear(
+        (LINEAR, SILU_AND_MUL),
+        LINEAR_SWIGLU,
+        ((1, "out"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "x")),),
     ),
 )
 

@@ -18,7 +18,7 @@ from cugraphs.emulation import emulate
 from cugraphs.emulation.build import compiler
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.expected_results import ExpectedResults
-from cugraphs.kernel import CUDA_TYPES, DTYPES, Array, Case, Kernel, Launch
+from cugraphs.kernel import DTYPES, Array, Case, Kernel, Launch
 from cugraphs.kernel_source import cuda_include_folder
 from cugraphs.nvrtc import ARCHITECTURES, MAX_SHARED_BYTES, Cubin, compile_cubin, nvrtc_version
 from cugraphs.tolerance import Error

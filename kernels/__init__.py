@@ -11,6 +11,8 @@ from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
 from .linear_add import LINEAR_ADD
+from .linear_add_rms_norm import LINEAR_ADD_RMS_NORM
+from .linear_swiglu import LINEAR_SWIGLU
 from .logprobs import LOGPROBS
 from .mixed_rows import MIXED_ROWS
 from .norm_linear import NORM_LINEAR
@@ -32,6 +34,8 @@ ALL = (
     ADD_RMS_NORM,
     LINEAR,
     LINEAR_ADD,
+    LINEAR_ADD_RMS_NORM,
+    LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_SWIGLU,
     ROPE_APPEND,
@@ -53,6 +57,8 @@ __all__ = [
     "EMBEDDING",
     "LINEAR",
     "LINEAR_ADD",
+    "LINEAR_ADD_RMS_NORM",
+    "LINEAR_SWIGLU",
     "LOGPROBS",
     "MIXED_ROWS",
     "NORM_LINEAR",

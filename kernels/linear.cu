@@ -1,6 +1,6 @@
 // linear: out[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n] if there is a bias
 //
-// linear_stream is for few rows of 16-bit types, on tensor cores (stream_linear.cuh); linear for few rows
+// linear_stream is for few rows of 16-bit types, on tensor cores (linear_stream.cuh); linear for few rows
 // of any type and size, all of which a block has; linear_tiles.cuh for any number, where a row must have
 // the same bits whatever is beside it. This is about linear:
 //
@@ -11,42 +11,9 @@
 // The order of a sum depends on kWidth alone, and its operations are spelled out as fmaf: a row has
 // the same bits whatever kRows and kOutputs. Does not use tensor cores, nor split k over warps.
 #include "common.cuh"
+#include "linear_stream.cuh"
 #include "linear_tiles.cuh"
 #include "ptx.cuh"
-#include "stream_linear.cuh"
-
-template <
-    typename T,
-    int kSegments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream(
-    T* __restrict__ out,           // [tokens, out_features]
-    const T* x,                    // [tokens, in_features]
-    const T* __restrict__ weight,  // [out_features, in_features]
-    const T* __restrict__ bias,    // [out_features] or null
-    int tokens,
-    int in_features,
-    int out_features) {
-  using Stream = StreamLinear<T, kSegments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  const typename Stream::RowsInOrder weight_row = {out_features};
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
-  const auto begin = [&](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float(&sums)[kGroups]) {
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int output = unit * Stream::kColumns + g * Stream::kGroupColumns + column;
-      if (output < out_features) {
-        const float sum = sums[g] + (bias != nullptr ? to_float(bias[output]) : 0.0f);
-        out[static_cast<long long>(row) * out_features + output] = from_float<T>(sum);
-      }
-    }
-  };
-  const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
-  Stream::run(weight_row, prepare, begin, finish, x, weight, units, tokens, in_features);
-}
 
 template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear(

@@ -6,8 +6,8 @@ So with ``batch_invariant`` every row is a matrix-vector product of its own: the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
 On the GPU kernels of our own compute few rows, and cuBLASLt more of them. In 16-bit dtypes that is
 ``stream_linear.cuh``, which reads the weight at the speed of memory. With ``batch_invariant`` it is
-``linear_tiles.cuh``, whose order of operations is the same in every tile, for any number of rows and
-every dtype. In float32 ``linear.cu`` computes few rows as dot products.
+``linear_tiles.cuh``, whose order of operations is the same in every tile, for any number of rows
+and every dtype. In float32 ``linear.cu`` computes few rows as dot products.
 """
 
 from __future__ import annotations
@@ -182,6 +182,13 @@ LINEAR = Kernel(
         Case("four_rows_bias", _inputs(4, 264, 17, bias=True)),
         Case("positive", _positive),
         Case("last_feature", _last_feature),
+        # As many rows as share a fragment, and fewer; odd columns; teams with and without parts.
+        Case("stream_one_row", _inputs(1, 512, 45, bias=True)),
+        Case("stream_two_rows", _inputs(2, 2048, 33)),
+        Case("stream_three_rows", _inputs(3, 1024, 37, bias=True)),
+        Case("stream_four_rows", _inputs(4, 128, 40)),
+        Case("stream_eight_rows", _inputs(8, 192, 530)),
+        Case("stream_few_columns", _inputs(1, 1792, 9)),
         # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.
         Case("batch_invariant", _inputs(9, 99, 33), _INVARIANT),
         Case("batch_invariant_one_row", _inputs(1, 64, 48), _INVARIANT),

@@ -8,6 +8,7 @@
 template <
     typename T,
     int kSegments,
+    int kFragments,
     int kRowTeams,
     int kDepthWarps,
     int kGroups,
@@ -21,8 +22,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
     int tokens,
     int in_features,
     int out_features) {
-  using Stream = StreamLinear<T, kSegments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  float before[2][kGroups];
+  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
+  float before[Stream::kHalves][kGroups];
   const auto output_of = [&](int unit, int g, int column) {
     return unit * Stream::kColumns + g * Stream::kGroupColumns + column;
   };

@@ -1,7 +1,7 @@
 """Linear and residual addition, for few rows: ``out = residual + (x @ weight.T + bias)``.
 
-Rounding: the product is rounded as LINEAR stores it, the sum at its own store, so the results are those
-of LINEAR followed by ADD.
+Rounding: the product is rounded as LINEAR stores it, the sum at its own store, so the results are
+those of LINEAR followed by ADD.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 from .add import ADD
 from .case_arrays import Make, normal
 from .linear import LINEAR
-from .stream_linear import STREAM_DTYPES, check_streams, stream_benchmarks, stream_shape
+from .stream_linear import (
+    MAX_NORM_ROWS,
+    STREAM_DTYPES,
+    check_streams,
+    stream_benchmarks,
+    stream_shape,
+)
 
 
 def reference(residual: Array, x: Array, weight: Array, bias: Array | None = None) -> tuple[Array]:
@@ -44,7 +50,7 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 def check(axes: Axes) -> None:
     """Refuse sizes that streaming does not take."""
-    check_streams("linear_add", axes)
+    check_streams("linear_add", axes, max_rows=MAX_NORM_ROWS)
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:

@@ -8,6 +8,7 @@
 template <
     typename T,
     int kSegments,
+    int kFragments,
     int kRowTeams,
     int kDepthWarps,
     int kGroups,
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
     int in_features,
     int out_features,
     float eps) {
-  using Stream = StreamLinear<T, kSegments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
+  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gain, tokens, in_features, eps);

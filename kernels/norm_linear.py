@@ -1,7 +1,7 @@
 """RMSNorm and linear, for few rows: ``out = rms_norm(x, gain) @ weight.T + bias``.
 
-Rounding: the normalised rows are rounded as RMS_NORM stores them, so the results are those of RMS_NORM
-followed by LINEAR.
+Rounding: the normalised rows are rounded as RMS_NORM stores them, so the results are those of
+RMS_NORM followed by LINEAR.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .case_arrays import Make, normal
 from .linear import LINEAR
 from .rms_norm import RMS_NORM
 from .stream_linear import (
+    MAX_NORM_ROWS,
     STREAM_DTYPES,
     check_streams,
     normalised_bytes,
@@ -53,7 +54,7 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
 
 def check(axes: Axes, *, eps: float) -> None:
     """Refuse sizes that streaming does not take."""
-    check_streams("norm_linear", axes, normalised=True)
+    check_streams("norm_linear", axes, max_rows=MAX_NORM_ROWS, normalised=True)
 
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:

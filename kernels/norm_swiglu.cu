@@ -10,6 +10,7 @@
 template <
     typename T,
     int kSegments,
+    int kFragments,
     int kRowTeams,
     int kDepthWarps,
     int kGroups,
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     int in_features,
     int inter,
     float eps) {
-  using Stream = StreamLinear<T, kSegments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
+  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   static_assert(kGroups % 2 == 0, "half of the groups are gates");
   constexpr int kGates = Stream::kColumns / 2;  // of a unit
   // Gates after the last are computed as the last one, and not stored.

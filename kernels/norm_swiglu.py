@@ -18,6 +18,7 @@ from .linear import LINEAR
 from .rms_norm import RMS_NORM
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import (
+    MAX_NORM_ROWS,
     STREAM_DTYPES,
     check_streams,
     normalised_bytes,
@@ -27,7 +28,7 @@ from .stream_linear import (
 
 
 def reference(x: Array, gain: Array, weight: Array, *, eps: float) -> tuple[Array]:
-    """Normalise each row, multiply by a weight, and gate the second half with the first half's SiLU.
+    """Normalise each row, multiply by a weight, gate the second half with the first half's SiLU.
 
     Args:
         x: T [tokens, in_features].
@@ -56,7 +57,7 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
 
 def check(axes: Axes, *, eps: float) -> None:
     """Refuse sizes that streaming does not take."""
-    check_streams("norm_swiglu", axes, normalised=True)
+    check_streams("norm_swiglu", axes, max_rows=MAX_NORM_ROWS, normalised=True)
 
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:

@@ -3,10 +3,10 @@
 //
 // What a warp loads at a time is kStep adjacent elements of a row of the weight, 512, 256 or 128 bytes:
 // requests of less than a line of the cache cost a tenth of the speed. In a fragment's 8 columns these
-// are kSegments pieces of 32 elements of each of 8 / kSegments rows. A fragment's 16 rows are the same
-// pieces of the rows of x, so a sum is the total over those results whose row and column are of the
-// same piece; the others are not used. There are tensor cores to spare: kSegments * rows of x <= 16.
-// Which k meet in a step of a fragment is free as long as both operands agree: a lane's 16 bytes are 8
+// are kSegments pieces of 32 elements of each of 8 / kSegments rows. The 16 rows of a fragment of x are
+// the same pieces of 16 / kSegments of its rows, so a sum is the total over those results whose row and
+// column are of the same piece; the others are not used. There are tensor cores to spare. More rows of
+// x are kFragments of them. Which k meet in a step of a fragment is free as long as both operands agree: a lane's 16 bytes are 8
 // adjacent k of one row of the weight and the same 8 k of a row of x, two steps' worth of elements.
 //
 // A unit is kColumns results of every row, by kDepthWarps warps that share in_features in equal,
@@ -24,6 +24,7 @@
 template <
     typename T,
     int kSegments,
+    int kFragments,
     int kRowTeams,
     int kDepthWarps,
     int kGroups,
@@ -32,7 +33,8 @@ template <
 struct StreamLinear {
   static constexpr int kWarps = kRowTeams * kDepthWarps;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRows = 16 / kSegments;          // of x, at most
+  static constexpr int kRows = kFragments * 16 / kSegments;  // of x, at most
+  static constexpr int kHalves = 2 * kFragments;             // 8 rows each of all fragments' rows
   static constexpr int kGroupColumns = 8 / kSegments;   // rows of the weight in a fragment
   static constexpr int kColumns = kGroups * kGroupColumns;  // of a unit
   static constexpr int kVector = 8;                     // elements of a load
@@ -104,16 +106,16 @@ struct StreamLinear {
     }
     prepare(rows);
 
-    // The rows and pieces of x that this lane holds in fragments: lane / 4 and lane / 4 + 8 of 16.
-    const T* own_x[2];
-    int own_rows[2];
+    // The rows and pieces of x that this lane holds in fragments: every 8th from lane / 4 on.
+    const T* own_x[kHalves];
+    int own_rows[kHalves];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // rows after the last are computed as the last
+    for (int half = 0; half < kHalves; ++half) {  // rows after the last are computed as the last
       own_rows[half] = (lane / 4 + 8 * half) / kSegments;
       const long long row = min(own_rows[half], tokens - 1);
       own_x[half] = (kShared ? rows : x) + row * in_features + first_k + piece * kSegment;
     }
-    const bool both = tokens > 8 / kSegments;  // halves of the fragment have rows
+    const bool both = tokens > 8 / kSegments;  // halves of the first fragment have rows
     const bool has_sums = lane_has_sums(lane), finishes = has_sums && part == 0;
     const int own_column = lane % 4 * 2 / kSegments;
     // Teams take as many turns as the one with most units, since all meet at barriers.
@@ -122,11 +124,11 @@ struct StreamLinear {
       const int unit = begin + turn;
       if (finishes && unit < end) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < kHalves; ++half) {
           if (own_rows[half] < tokens) begin_unit(half, unit, own_rows[half], own_column);
         }
       }
-      float results[kGroups][4] = {};
+      float results[kFragments][kGroups][4] = {};
       for (int first = 0; first < steps && unit < end; first += kAhead) {
         const bool unit_ends = first + kAhead >= steps;
         const bool more = !unit_ends || unit + 1 < end;
@@ -139,49 +141,49 @@ struct StreamLinear {
 #pragma unroll
         for (int ahead = 0; ahead < kAhead; ++ahead) {
           const int k = (first + ahead) * kStep;
-          const Words upper = *reinterpret_cast<const Words*>(own_x[0] + k);
-          Words lower = {{0u, 0u, 0u, 0u}};
-          if (both) lower = *reinterpret_cast<const Words*>(own_x[1] + k);
+          Words values[kHalves];
+#pragma unroll
+          for (int half = 0; half < kHalves; ++half) {
+            values[half] = Words{{0u, 0u, 0u, 0u}};
+            if (kHalves > 2 || half == 0 || both) {
+              values[half] = *reinterpret_cast<const Words*>(own_x[half] + k);
+            }
+          }
 #pragma unroll
           for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
             for (int i = 0; i < 4; i += 2) {
-              const unsigned a[4] = {upper.v[i], lower.v[i], upper.v[i + 1], lower.v[i + 1]};
               const unsigned b[2] = {loaded[ahead][g][i], loaded[ahead][g][i + 1]};
-              mma_m16n8k16<T>(results[g], a, b);
+#pragma unroll
+              for (int f = 0; f < kFragments; ++f) {
+                const Words &upper = values[2 * f], &lower = values[2 * f + 1];
+                const unsigned a[4] = {upper.v[i], lower.v[i], upper.v[i + 1], lower.v[i + 1]};
+                mma_m16n8k16<T>(results[f][g], a, b);
+              }
             }
             if (more) load_once(loaded[ahead][g], next[g] + ahead * kStep);
           }
         }
       }
-      float sums[2][kGroups];
+      float sums[kHalves][kGroups];
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          sums[half][g] = sum_of_pieces(results[g][2 * half], results[g][2 * half + 1], piece);
+        for (int half = 0; half < kHalves; ++half) {
+          const float(&pair)[4] = results[half / 2][g];
+          sums[half][g] = sum_of_pieces(pair[half % 2 * 2], pair[half % 2 * 2 + 1], piece);
         }
       }
       if constexpr (kDepthWarps > 1) add_parts(sums, has_sums, part, turn % 2);
       if (finishes && unit < end) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < kHalves; ++half) {
           if (own_rows[half] < tokens) {
             finish_unit(half, unit, own_rows[half], own_column, sums[half]);
           }
         }
       }
     }
-  }
-
-  // Waits for the launch before, then copies the rows of x to shared memory, where kShared.
-  static __device__ __forceinline__ void copy_rows(
-      T* rows, const T* x, int tokens, int in_features) {
-    wait_for_previous_kernel();
-    if (!kShared) return;
-    start_copies(rows, x, tokens, in_features);
-    cp_async_wait<0>();
-    __syncthreads();
   }
 
   // Waits for the launch before, then puts the rows of rms_norm(x) into shared memory, rounded to T.
@@ -282,18 +284,18 @@ struct StreamLinear {
   // Adds the sums of a team's warps in order; the first warp has the totals. Two turns have places of
   // their own, so that a warp that is ahead writes while others read. The whole block calls it.
   static __device__ __forceinline__ void add_parts(
-      float (&sums)[2][kGroups], bool has_sums, int part, int turn) {
-    __shared__ float parts[2][kWarps][2 * kGroups][kPlaces];
+      float (&sums)[kHalves][kGroups], bool has_sums, int part, int turn) {
+    __shared__ float parts[2][kWarps][kHalves * kGroups][kPlaces];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int place = place_of(lane);
     if (has_sums) {
 #pragma unroll
-      for (int i = 0; i < 2 * kGroups; ++i) parts[turn][warp][i][place] = sums[i / kGroups][i % kGroups];
+      for (int i = 0; i < kHalves * kGroups; ++i) parts[turn][warp][i][place] = sums[i / kGroups][i % kGroups];
     }
     __syncthreads();
     if (has_sums && part == 0) {
 #pragma unroll
-      for (int i = 0; i < 2 * kGroups; ++i) {
+      for (int i = 0; i < kHalves * kGroups; ++i) {
         float total = sums[i / kGroups][i % kGroups];
 #pragma unroll
         for (int other = 1; other < kDepthWarps; ++other) total += parts[turn][warp + other][i][place];

@@ -1,7 +1,7 @@
 """How ``stream_linear.cuh`` shares a weight among teams of warps, for few rows of 16-bit types.
 
-Knows sizes and dtypes, not the kernels' text. The choices are the best of those tried on an H200, over
-the shapes of Llama's 1B and 8B, in chains of launches of which each waits for the one before.
+Knows sizes and dtypes, not the kernels' text. The choices are the best of those tried on an H200,
+over the shapes of Llama's 1B and 8B.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from .benchmark_sizes import MATRICES
 from .case_arrays import Make
 
 STREAM_DTYPES = ("bfloat16", "float16")
-MAX_ROWS = 8
-MAX_NORM_BYTES = 96 << 10  # of the rows that a block normalises: every card has so much shared memory
+MAX_ROWS = 16
+MAX_NORM_ROWS = 8
+MAX_NORM_BYTES = (
+    96 << 10
+)  # of the rows that a block normalises: every card has so much shared memory
 
 _SEGMENT = 32  # elements of k in a piece of a row
 _VECTOR = 8  # elements of a load
@@ -57,11 +60,13 @@ class StreamShape:
 
     Args:
         segments: pieces of a row in a fragment.
+        fragments: of all rows.
         teams: of a block.
         blocks: of the launch.
     """
 
     segments: int
+    fragments: int
     teams: Teams
     blocks: int
 
@@ -73,7 +78,7 @@ class StreamShape:
     def function(self, name: str, dtype: str) -> str:
         """The C++ name of a kernel of this shape."""
         t = self.teams
-        numbers = (self.segments, t.row_teams, t.depth_warps, t.groups, t.ahead)
+        numbers = (self.segments, self.fragments, t.row_teams, t.depth_warps, t.groups, t.ahead)
         return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
 
 
@@ -84,22 +89,25 @@ def streams(tokens: int, in_features: int, dtype: str) -> bool:
     return in_features > 0 and in_features % (_segments(tokens) * _SEGMENT) == 0
 
 
-def check_streams(name: str, axes: Axes, *, normalised: bool = False) -> None:
+def check_streams(
+    name: str, axes: Axes, *, max_rows: int = MAX_ROWS, normalised: bool = False
+) -> None:
     """Refuse sizes that there is no shape for.
 
     Args:
         name: of the kernel.
         axes: its sizes.
+        max_rows: that it is for.
         normalised: each block normalises the rows for itself.
 
     Raises:
         ValueError: too many rows, or in_features of no whole pieces or too long.
     """
     tokens, in_features = axes["tokens"], axes["in_features"]
-    if tokens > MAX_ROWS:
+    if tokens > max_rows:
         raise ValueError(
-            f"{name}: tokens is {tokens}, expected at most {MAX_ROWS}; use the kernels that it stands "
-            "for"
+            f"{name}: tokens is {tokens}, expected at most {max_rows}; use the kernels that it "
+            "stands for"
         )
     step = _segments(tokens) * _SEGMENT
     if not in_features or in_features % step:
@@ -127,6 +135,7 @@ def stream_benchmarks(
     inputs: Callable[[int, int, int], Make],
     matrices: Sequence[str],
     attrs: Mapping[str, float] | None = None,
+    row_counts: Sequence[int] = (1, 4, 8),
 ) -> tuple[Case, ...]:
     """Cases of the sizes of an 8B, for kernels that take rows and a weight.
 
@@ -134,6 +143,7 @@ def stream_benchmarks(
         inputs: ``inputs(tokens, in_features, out_features)`` makes the arrays.
         matrices: their names.
         attrs: of the cases.
+        row_counts: rows.
     """
     return tuple(
         Case(
@@ -142,7 +152,7 @@ def stream_benchmarks(
             attrs or {},
         )
         for matrix in matrices
-        for rows in (1, 4, 8)
+        for rows in row_counts
     )
 
 
@@ -164,10 +174,10 @@ def stream_shape(tokens: int, in_features: int, columns: int) -> StreamShape:
         steps = in_features // step
         teams = Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))
     units = -(-columns // (teams.groups * 8 // segments))
-    return StreamShape(segments, teams, min(_BLOCKS, -(-units // teams.row_teams)))
+    fragments = -(-tokens * segments // 16) or 1
+    return StreamShape(segments, fragments, teams, min(_BLOCKS, -(-units // teams.row_teams)))
 
 
 def _segments(tokens: int) -> int:
     """Rows of x times pieces fill the 16 rows of a fragment."""
     return 8 if tokens <= 2 else 4 if tokens <= 4 else 2
-
