@@ -19,7 +19,7 @@ from cugraphs.device import CaptureError, Device, Replay
 from cugraphs.executable import INPUTS, Executable, PlannedProgram
 from cugraphs.kernel import Array, ArrayType, Dim
 from cugraphs.ladder import Ladder
-from cugraphs.program import Kind
+from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
 AXIS = "rows"
@@ -89,13 +89,15 @@ class StepCounts:
     Attributes:
         captures: graphs captured.
         replays: replays by rung.
-        padding_rows: rows that were computed for nobody.
+        padding_rows: rows that were computed for nobody, but those of captured loops.
+        loops: launches of a loop over steps, by rung.
         eager_steps: steps that ran eagerly, by the reason.
         off_ladder_steps: batches above the top rung.
     """
 
     captures: int = 0
     replays: Counter[int] = field(default_factory=Counter)
+    loops: Counter[int] = field(default_factory=Counter)
     padding_rows: int = 0
     eager_steps: Counter[str] = field(default_factory=Counter)
     off_ladder_steps: int = 0
@@ -133,6 +135,7 @@ class BucketedStep:
         self.ladder = ladder
         self.counts = StepCounts()
         self.capture_report = CaptureReport()
+        self.loop_bytes = 0  # that the driver took for loops
         self._device = memory.device
         self._executables = {rows: memory.executable(plan) for rows, plan in planned.items()}
         self._row_outputs = {
@@ -143,6 +146,7 @@ class BucketedStep:
             if isinstance(axis, Dim)
         }
         self._captured: set[int] = set()
+        self._loops: set[int] = set()
         self._eager_reason = GRAPHS_OFF
         self._warned = False
 
@@ -155,27 +159,45 @@ class BucketedStep:
         rung = self._rung(rows)
         return self.executable(rung).inputs({AXIS: rung})
 
-    def run(self, rows: int, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Queue a step of ``rows`` rows on what its inputs were filled with.
+    def run(
+        self,
+        rows: int,
+        on_device: Mapping[str, Array] | None = None,
+        *,
+        num_steps: int = 1,
+        until: Callable[[], bool] | None = None,
+    ) -> dict[str, Array]:
+        """Queue steps of ``rows`` rows on what their inputs were filled with.
 
         Args:
             rows: of the batch.
             on_device: arrays of the device in place of inputs, as of :meth:`Executable.run`.
+            num_steps: how many, one after the other on the same inputs.
+            until: make a loop of them that may end earlier, as of :meth:`Executable.run`; after
+                :meth:`add_loops`.
 
         Returns:
-            The device's outputs, cut to the rows.
+            The device's outputs, cut to the rows; of the last step.
         """
         rung = self._rung(rows)
-        outputs = self.executable(rung).run({AXIS: rung}, on_device)
-        if rung in self._captured:
-            self.counts.replays[rung] += 1
-        elif rows > self.ladder.top:
-            self.counts.eager_steps["above the ladder"] += 1
-        else:
-            self.counts.eager_steps[self._eager_reason] += 1
-        self.counts.padding_rows += rung - rows
+        outputs = self.executable(rung).run(
+            {AXIS: rung}, on_device, num_steps=num_steps, until=until
+        )
+        self._count(rows, rung, num_steps, is_loop=until is not None)
         extra = self._row_outputs
         return {n: a[: rows + extra[n]] if n in extra else a for n, a in outputs.items()}
+
+    def _count(self, rows: int, rung: int, num_steps: int, *, is_loop: bool) -> None:
+        if is_loop and rung in self._loops:
+            self.counts.loops[rung] += 1
+            return
+        if rung in self._captured:
+            self.counts.replays[rung] += num_steps
+        elif rows > self.ladder.top:
+            self.counts.eager_steps["above the ladder"] += num_steps
+        else:
+            self.counts.eager_steps[self._eager_reason] += num_steps
+        self.counts.padding_rows += (rung - rows) * num_steps
 
     def split(self, rows: int) -> tuple[int, ...]:
         """The row counts that a batch runs in, one after the other.
@@ -242,6 +264,32 @@ class BucketedStep:
             self.counts.captures += 1
             if progress is not None:
                 progress(rung)
+
+    def add_loops(self, control: Callable[[int, int], Program]) -> None:
+        """Let steps run as loops that end themselves; capture one for each rung that is captured.
+
+        Where that fails the steps of a loop are replayed one by one, all of them, with a warning.
+
+        Args:
+            control: makes, for a rung and the handle of a loop's condition (0 where there is
+                none), the program that decides after each step; its inputs are some of the step's.
+        """
+        for executable in self._executables.values():
+            executable.control = lambda sizes, condition: control(sizes[AXIS], condition)
+        for rung in reversed(self.captured):
+            before = self._device.free_bytes
+            try:
+                self.executable(rung).capture_loop({AXIS: rung})
+            except CaptureError as error:
+                _log.warning("%d rows: %s; their steps are replayed one by one", rung, error)
+                return
+            self.loop_bytes += max(before - self._device.free_bytes, 0)
+            self._loops.add(rung)
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """The rungs whose loops are one launch."""
+        return tuple(sorted(self._loops))
 
     @property
     def captured(self) -> tuple[int, ...]:

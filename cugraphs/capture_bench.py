@@ -21,7 +21,8 @@ from cugraphs.kernel import Array
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.model_runner import StepPlan
 from cugraphs.replay_timing import launch_us
-from cugraphs.step_state import fill_decode, fill_mixed
+from cugraphs.step_state import fill_decode, fill_launch, fill_mixed
+from cugraphs.token_ring import TokenRing
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,11 @@ class CaptureBench:
         """
         device, plan, times = self._device, self._plan, CaptureTimes()
         with times.stage("memory"):
-            state = {**device.kv_pool(plan.cache).arrays, **plan.state.allocate(device.zero_bytes)}
+            state = {
+                **device.kv_pool(plan.cache).arrays,
+                **plan.state.allocate(device.zero_bytes),
+                **TokenRing(device, plan.ring_rows).arrays,
+            }
             memory = ProgramMemory(plan.programs, device, self._weights, state)
             device.stream.synchronize()
         self._decode = {rows: memory.executable(planned) for rows, planned in plan.decode.items()}
@@ -193,6 +198,7 @@ class CaptureBench:
         bound = time.perf_counter()
         inputs = mixed.inputs(sizes)
         inputs["changes"][:, 0] = -1
+        fill_launch(inputs, 0)
         fill_mixed(inputs, ())
         mixed.run(sizes)
         self._device.stream.synchronize()
@@ -232,4 +238,5 @@ def _rung_capture(
 
 def _fill_dead(inputs: dict[str, Array]) -> None:
     inputs["changes"][:, 0] = -1
+    fill_launch(inputs, 0)
     fill_decode(inputs, ())

@@ -1,12 +1,12 @@
 """The GPU as a device: CuPy memory, pinned staging, and programs as lists of launches.
 
-Imported only where a GPU is wanted. One stream; nothing here synchronises except ``read``.
+Imported only where a GPU is wanted. One stream; only ``read`` and ``wait`` synchronise.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
@@ -19,7 +19,8 @@ from cugraphs.buffer_assignment import live_ranges
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
-from cugraphs.device import InputStaging, KVPool, QueueOp, Run, converted
+from cugraphs.cuda_loop import CudaLoop, capture_loop
+from cugraphs.device import InputStaging, KVPool, QueueOp, Replay, Run, converted
 from cugraphs.held_collection import held_collection
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
@@ -225,6 +226,36 @@ class CudaDevice:
         array.data.memset_async(0, nbytes, self.stream)
         return array
 
+    def map_bytes(self, nbytes: int) -> tuple[Any, Array]:
+        """Pinned host memory, mapped into the device's addresses."""
+        cuda = self._cupy.cuda
+        memory = cuda.PinnedMemory(max(nbytes, 1), cuda.runtime.hostAllocMapped)
+        host = np.frombuffer(cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
+        host[:] = 0
+        # With unified addresses, which every 64-bit system has, both sides use the same one.
+        there = cuda.UnownedMemory(memory.ptr, max(nbytes, 1), memory, cuda.Device().id)
+        return self._cupy.ndarray((nbytes,), np.uint8, cuda.MemoryPointer(there, 0)), host
+
+    def check(self) -> bool:
+        """Ask the stream for errors.
+
+        Raises:
+            RuntimeError: a launch failed; this process cannot use the device any more.
+        """
+        from cuda.bindings import driver
+
+        (error,) = driver.cuStreamQuery(driver.CUstream(int(self.stream.ptr)))
+        if error and error != driver.CUresult.CUDA_ERROR_NOT_READY:
+            raise RuntimeError(
+                f"cuda: a launch failed with {error.name}; this process cannot use the GPU any "
+                "more, start another"
+            )
+        return not error
+
+    def wait(self) -> None:
+        """Synchronise the stream."""
+        self.stream.synchronize()
+
     def write(self, target: Any, values: Array) -> None:  # noqa: ANN401
         """Copy host values, converting the dtype on the host."""
         host = np.ascontiguousarray(converted(values, target.dtype)).reshape(target.shape)
@@ -310,6 +341,11 @@ class CudaDevice:
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> CudaLoop:
+        """A conditional WHILE node over the step."""
+        assert isinstance(step, CudaGraph), "captured by this device"
+        return capture_loop(self.stream, step, control)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""

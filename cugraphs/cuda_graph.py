@@ -52,7 +52,7 @@ class CudaGraph:
         """Launches, copies and fills in it."""
         from cuda.bindings import driver
 
-        error, _, count = driver.cuGraphGetNodes(self._pointer(driver), 0)
+        error, _, count = driver.cuGraphGetNodes(self.pointer(driver), 0)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return int(count)
@@ -77,12 +77,13 @@ class CudaGraph:
     def _nodes(self) -> list[Any]:
         from cuda.bindings import driver
 
-        error, nodes, count = driver.cuGraphGetNodes(self._pointer(driver), self.num_nodes)
+        error, nodes, count = driver.cuGraphGetNodes(self.pointer(driver), self.num_nodes)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return list(nodes[:count])
 
-    def _pointer(self, driver: Any) -> Any:  # noqa: ANN401
+    def pointer(self, driver: Any) -> Any:  # noqa: ANN401
+        """The CUgraph, of ``cuda.bindings.driver``."""
         return driver.CUgraph(int(self._graph.graph))
 
 

@@ -24,14 +24,14 @@ from cugraphs.ladder import Ladder
 from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan
 from cugraphs.pricing import price_step
 from cugraphs.random_fill import fill_random
-from cugraphs.replay_timing import launch_us, replay_ms
+from cugraphs.replay_timing import LAUNCHES, launch_us, replay_ms
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.step_bound import StepWork
-from cugraphs.step_state import Chunk, fill_decode
+from cugraphs.step_state import Chunk, fill_decode, fill_launch
 from cugraphs.tokenizer import Tokenizer
 
 WARM_UP_TOKENS = 8  # of each sequence, before time is taken
-_SETTLING_STEPS = 3  # until a step's inputs change no state any more, so that it can be replayed
+SETTLING_STEPS = 3  # until a step's inputs change no state any more, so that it can be replayed
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
@@ -59,18 +59,26 @@ class BenchModel:
     weights: Mapping[str, Array]
     device: Device
 
-    def plan(self, ladder: Ladder, *, length: int, prefill_tokens: int | None = None) -> StepPlan:
+    def plan(
+        self,
+        ladder: Ladder,
+        *,
+        length: int,
+        prefill_tokens: int | None = None,
+        kind: type[StepPlan] = StepPlan,
+    ) -> StepPlan:
         """Its steps at the rungs of a ladder.
 
         Args:
             ladder: of decode steps.
             length: tokens that every sequence has room for in the KV cache.
             prefill_tokens: of a mixed step; None: as few as can be, since none is run.
+            kind: of the plan.
         """
         blocks = plan_kv_cache(self.sizes, self.dtype, length, ladder.max_rows, None, 1 << 62)
         longest = plan_kv_cache(self.sizes, self.dtype, self.max_model_len, 1, None, 0)
         num_blocks = max(blocks.num_blocks, longest.num_blocks)
-        return StepPlan(
+        return kind(
             self.model,
             plan_kv_cache(
                 self.sizes, self.dtype, self.max_model_len, ladder.max_rows, num_blocks, 0
@@ -142,7 +150,7 @@ class RandomCacheRunner(ModelRunner):
 
 def length_of(prompt_tokens: int, tokens: int) -> int:
     """Tokens of a sequence that is timed over ``tokens`` of them."""
-    return prompt_tokens + WARM_UP_TOKENS + tokens + _SETTLING_STEPS + 2
+    return prompt_tokens + WARM_UP_TOKENS + tokens + SETTLING_STEPS + 2
 
 
 def time_decode(
@@ -157,6 +165,7 @@ def time_decode(
     )
     replay = statistics.mean(samples[WARM_UP_TOKENS:])
     launch = launch_us(runner.device, runner.decode.graph(batch))
+    runner.ring.next_step += LAUNCHES
     return DecodeTimes(batch, prompt_tokens, tokens, step_ms, replay, launch)
 
 
@@ -201,15 +210,17 @@ def time_rung(
     A step leaves the state as the next one needs it, so each replay is one token further.
     """
     assert isinstance(runner.device, CudaDevice), "replays are a GPU's"
-    chunks = _settle(runner, rows, prompt_tokens)
+    chunks = settle(runner, rows, prompt_tokens)
     inputs = runner.decode.inputs(rung)
     inputs["changes"][:, 0] = -1
+    fill_launch(inputs, runner.ring.begin())
     fill_decode(inputs, chunks)
     runner.decode.run(rung)
+    runner.ring.next_step += replays  # the device counts them
     return replay_ms(runner.device, runner.decode.graph(rung), replays)
 
 
-def _settle(runner: RandomCacheRunner, rows: int, prompt_tokens: int) -> list[Chunk]:
+def settle(runner: RandomCacheRunner, rows: int, prompt_tokens: int) -> list[Chunk]:
     """Put ``rows`` sequences behind their prompts and run steps until the host changes nothing."""
     cache = runner.plan.cache
     per_sequence = min((runner.num_kv_blocks - 1) // rows, cache.max_blocks)
@@ -227,7 +238,7 @@ def _settle(runner: RandomCacheRunner, rows: int, prompt_tokens: int) -> list[Ch
     random = np.random.default_rng(2)
     tokens = random.integers(0, runner.plan.vocab_size, rows).tolist()
     chunks: list[Chunk] = []
-    for position in range(prompt_tokens, prompt_tokens + _SETTLING_STEPS):
+    for position in range(prompt_tokens, prompt_tokens + SETTLING_STEPS):
         chunks = [
             Chunk([token], position, table, slot)
             for slot, (token, table) in enumerate(zip(tokens, tables, strict=True))

@@ -47,6 +47,13 @@ class Replay(Protocol):
         """It in Graphviz's language, with each node's parameters."""
 
 
+class Loop(Protocol):
+    """A captured loop over a step."""
+
+    def launch(self) -> None:
+        """Queue it."""
+
+
 class InputStaging(Protocol):
     """Host memory that is filled with a step's inputs while the step before may still run.
 
@@ -112,6 +119,22 @@ class Device(Protocol):
     def zero_bytes(self, nbytes: int) -> Array:
         """As :meth:`allocate_bytes`, all zero."""
 
+    def map_bytes(self, nbytes: int) -> tuple[Array, Array]:
+        """Memory that host and device share, all zero: the device's uint8 array and the host's.
+
+        Both may be used at any time; what one writes as a whole word, the other sees as a whole.
+        """
+
+    def check(self) -> bool:
+        """Whether all that was queued has run; waits for nothing.
+
+        Raises:
+            RuntimeError: something that was queued failed.
+        """
+
+    def wait(self) -> None:
+        """Return when all that was queued has run."""
+
     def write(self, target: Array, values: Array) -> None:
         """Copy host ``values`` into a device array of that shape, converting the dtype."""
 
@@ -155,6 +178,18 @@ class Device(Protocol):
 
     def capture(self, run: Run) -> Replay:
         """Record what ``run`` queues as one graph, on a device that has graphs.
+
+        Raises:
+            CaptureError: it cannot be captured.
+        """
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
+        """A graph that repeats a captured step until a kernel ends it, on a device that has graphs.
+
+        Args:
+            step: from :meth:`capture`.
+            control: given the handle of the loop's condition, makes the call that queues what
+                runs after each step; it sets the condition to 0 to end the loop.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -237,6 +272,18 @@ class CpuDevice:
         skip = -raw.ctypes.data % ALIGNMENT_BYTES
         return raw[skip : skip + nbytes]
 
+    def map_bytes(self, nbytes: int) -> tuple[Array, Array]:
+        """One array, twice."""
+        shared = self.zero_bytes(nbytes)
+        return shared, shared
+
+    def check(self) -> bool:
+        """Everything is done when its call returns."""
+        return True
+
+    def wait(self) -> None:
+        """As :meth:`check`."""
+
     def write(self, target: Array, values: Array) -> None:
         """Copy, converting the dtype."""
         convert(values, target)
@@ -275,6 +322,10 @@ class CpuDevice:
         return [partial(_run_op, op, poison) for op in bind_ops(program, arrays)]
 
     def capture(self, run: Run) -> Replay:
+        """The CPU has no graphs."""
+        raise CaptureError("the CPU has no graphs")
+
+    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 

@@ -6,13 +6,13 @@ A program is planned at its largest row count. ``bind`` cuts shorter views at th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
-from cugraphs.device import Device, InputStaging, QueueOp, Replay
+from cugraphs.device import Device, InputStaging, Loop, QueueOp, Replay
 from cugraphs.interpreter import TEMPORARIES, check_array
 from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
@@ -62,6 +62,8 @@ class BoundProgram:
         device_inputs: the device's arrays that hold the inputs, by name.
         outputs: the device's arrays that hold its results, by name.
         graph: the whole step, where it is captured as one graph.
+        loop: steps until one of them is the last, where that is captured.
+        control: what decides after each step of a loop that is not captured.
     """
 
     ops: Sequence[QueueOp]
@@ -71,10 +73,19 @@ class BoundProgram:
     device_inputs: dict[str, Array]
     outputs: dict[str, Array]
     graph: Replay | None = None
+    loop: Loop | None = None
+    control: Sequence[QueueOp] = ()
 
 
 class Executable:
-    """Runs one planned program on a device, in an arena."""
+    """Runs one planned program on a device, in an arena.
+
+    Attributes:
+        control: makes, for sizes and the handle of a loop's condition (0 where there is none), the
+            program that decides after each step of a loop; its inputs are some of the step's.
+    """
+
+    control: Callable[[Sizes, int], Program] | None = None
 
     def __init__(
         self,
@@ -158,15 +169,26 @@ class Executable:
         """The host arrays to fill for the next step at these sizes; they hold anything."""
         return self.bind(sizes).inputs[self._staging.next()]
 
-    def run(self, sizes: Sizes, on_device: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Queue one step on what :meth:`inputs` was filled with; returns the device's outputs.
+    def run(
+        self,
+        sizes: Sizes,
+        on_device: Mapping[str, Array] | None = None,
+        *,
+        num_steps: int = 1,
+        until: Callable[[], bool] | None = None,
+    ) -> dict[str, Array]:
+        """Queue steps on what :meth:`inputs` was filled with; returns the device's outputs.
 
-        It is a replay where the step was captured.
+        They are replays where the step was captured. All of them find the same inputs.
 
         Args:
             sizes: of the dims.
             on_device: arrays of the device that take the place of what an input was filled with,
                 by name; a shorter one takes that of its first rows.
+            num_steps: how many.
+            until: make a loop of them that may end earlier, as the control program
+                decides. Where the loop is not captured and the host can see the device's memory,
+                this says after each step whether it has ended; elsewhere all steps are made.
 
         Raises:
             RuntimeError: in debug mode, an array that is bound was replaced since.
@@ -182,7 +204,17 @@ class Executable:
             self._device.copy(target if whole else target[: len(array)], array)
         if self._poison:
             self._device.poison(bound.outputs)
-        _queue_all(bound.pieces)
+        if until is not None and bound.loop is not None:
+            bound.loop.launch()
+            return bound.outputs
+        decide: Sequence[QueueOp] = ()
+        if until is not None and self._device.shares_host_memory:
+            decide = bound.control = bound.control or self._decide(sizes, 0)
+        for _ in range(num_steps):
+            _queue_all(bound.pieces)
+            _queue_all(decide)
+            if decide and until is not None and until():
+                break
         return bound.outputs
 
     def capture(self, sizes: Sizes) -> Replay:
@@ -195,6 +227,28 @@ class Executable:
         bound.graph = self._device.capture(partial(_queue_all, bound.ops))
         bound.pieces = (partial(_replay, bound.graph),)
         return bound.graph
+
+    def capture_loop(self, sizes: Sizes) -> None:
+        """Capture a loop over the captured step at these sizes.
+
+        Raises:
+            CaptureError: the capture failed; the steps still run one by one.
+        """
+        bound = self.bind(sizes)
+        assert bound.graph is not None, "a loop repeats a captured step"
+        bound.loop = self._device.capture_loop(
+            bound.graph, lambda condition: partial(_queue_all, self._decide(sizes, condition))
+        )
+
+    def _decide(self, sizes: Sizes, condition: int) -> Sequence[QueueOp]:
+        """A call for each op of the control program, on inputs of the step and on state."""
+        assert self.control is not None, "only with a control program is there a loop"
+        bound, program = self.bind(sizes), self.control(sizes, condition)
+        arrays = {b: bound.device_inputs[b.name] for b in program.of_kind(Kind.INPUT)}
+        arrays |= {b: self._given[Kind.STATE][b.name] for b in program.of_kind(Kind.STATE)}
+        for buffer, found in arrays.items():
+            check_array(buffer, found, {})
+        return self._device.bind(program, arrays, workspace=self._workspace(), poison=False)
 
     def capture_pieces(self, axis: str, sizes: Sizes) -> list[Replay]:
         """Capture every run of ops whose sizes follow from ``axis`` alone as a graph of its own.

@@ -23,6 +23,7 @@ from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
 from cugraphs.plan_target import HostCosts, expected_graphs
+from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceBuffers, SequenceState
 from cugraphs.state_mirror import StateMirror, token_counts
@@ -36,8 +37,11 @@ from cugraphs.step_state import (
     begin_mixed,
     end_step,
     fill_decode,
+    fill_launch,
     fill_mixed,
+    record_loop_control,
 )
+from cugraphs.token_ring import RingBuffers, TokenRing, declare_ring
 from cugraphs.trace import Tracer
 
 GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
@@ -103,6 +107,7 @@ class StepPlan:
         self.output_logits = output_logits
         self.ladder = ladder or Ladder(max_num_seqs)
         self.state = SequenceState(max_num_seqs, vocab_size, cache.max_blocks)
+        self.ring_rows = max_num_seqs + PROMPT_LOGITS_ROWS
         self.vocab_size = vocab_size
         self.max_num_batched_tokens = max_num_batched_tokens
 
@@ -112,31 +117,47 @@ class StepPlan:
 
     def record_decode(self, t: Tracer, rows: int) -> None:
         """Record a decode step of at most so many rows."""
-        state = self.state.declare(t)
-        self._record(t, begin_decode(t, state, rows, self.cache.block_size), state)
+        state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
+        inputs = begin_decode(t, state, ring, rows, self.cache.block_size)
+        self._record(t, inputs, state, ring)
 
     def record_mixed(self, t: Tracer) -> None:
         """Record a step over chunks of several sequences."""
-        state = self.state.declare(t)
+        state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
         inputs = begin_mixed(
             t,
             state,
+            ring,
             max_tokens=self.max_num_batched_tokens,
             max_seqs=self.state.num_slots,
-            max_logits=self.state.num_slots + PROMPT_LOGITS_ROWS,
+            max_logits=self.ring_rows,
             block_size=self.cache.block_size,
         )
-        self._record(t, inputs, state)
+        self._record(t, inputs, state, ring)
 
-    def _record(self, t: Tracer, inputs: StepInputs, state: SequenceBuffers) -> None:
+    def loop_control(self, rows: int, condition: int) -> Program:
+        """What decides after a step of a loop at a rung whether there is another."""
+
+        def record(t: Tracer) -> None:
+            state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
+            block_size = self.cache.block_size
+            record_loop_control(
+                t, state, ring, rows=rows, block_size=block_size, condition=condition
+            )
+
+        return plan_program(f"loop_control_{rows}", record).program
+
+    def _record(
+        self, t: Tracer, inputs: StepInputs, state: SequenceBuffers, ring: RingBuffers
+    ) -> None:
         outputs = self.model.step(t, inputs, self.cache, state)
         for field in dataclasses.fields(outputs):
             if field.name != "logits" or self.output_logits:
                 t.output(getattr(outputs, field.name), field.name)
-        end_step(t, state, inputs, outputs.token_ids)
+        end_step(t, state, ring, inputs, outputs.token_ids)
 
     def _record_changes(self, t: Tracer) -> None:
-        apply_changes(t, self.state.declare(t))
+        apply_changes(t, self.state.declare(t), declare_ring(t, self.ring_rows))
 
     @property
     def programs(self) -> list[PlannedProgram]:
@@ -187,7 +208,12 @@ class ModelRunner:
         self.device: Device = device or CpuDevice()
         self.mode = mode
         self._kv_pool = self.device.kv_pool(plan.cache)
-        self.state = {**self._kv_pool.arrays, **plan.state.allocate(self.device.zero_bytes)}
+        self.ring = TokenRing(self.device, plan.ring_rows)
+        self.state = {
+            **self._kv_pool.arrays,
+            **plan.state.allocate(self.device.zero_bytes),
+            **self.ring.arrays,
+        }
         self.mirror = StateMirror(plan.state)
         memory = ProgramMemory(
             plan.programs, self.device, weights, self.state, poison=poison, debug=debug
@@ -201,7 +227,7 @@ class ModelRunner:
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
-            self.decode.capture(_fill_dead_rows, progress)
+            self.decode.capture(self._fill_dead_rows, progress)
         if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
             self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
@@ -295,6 +321,7 @@ class ModelRunner:
         self._place(chunks)
         inputs = self.decode.inputs(len(chunks))
         self.mirror.take(inputs["changes"])
+        fill_launch(inputs, self.ring.begin())
         fill_decode(inputs, chunks)
         return self.decode.run(len(chunks))
 
@@ -310,6 +337,7 @@ class ModelRunner:
             self.counts.padding_rows += sizes["tokens"] - tokens
         inputs = self._mixed.inputs(sizes)
         self.mirror.take(inputs["changes"])
+        fill_launch(inputs, self.ring.begin())
         fill_mixed(inputs, chunks)
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
@@ -319,7 +347,9 @@ class ModelRunner:
         """Make the state stand where the chunks begin, but for the changes that a step can send."""
         self.mirror.place(chunks)
         while self.mirror.num_changes > MAX_CHANGES:
-            self.mirror.take(self._changes.inputs({})["changes"])
+            inputs = self._changes.inputs({})
+            self.mirror.take(inputs["changes"])
+            fill_launch(inputs, self.ring.next_step)  # which is still to come: they are applied
             self._changes.run({})
 
     def _collect(
@@ -347,6 +377,12 @@ class ModelRunner:
                 positions[last] = chunk.start + len(chunk.token_ids)
         self.mirror.advance(token_ids, row_ids, positions)
 
+    def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
+        """A decode step of rows without a sequence, that changes nothing."""
+        inputs["changes"][:, 0] = -1
+        fill_launch(inputs, self.ring.begin())
+        fill_decode(inputs, ())
+
     def _capture_pieces(self) -> None:
         """Capture the runs of ops between attention at every token rung, the largest first."""
         rungs = token_ladder(
@@ -357,6 +393,7 @@ class ModelRunner:
             sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
             inputs = self._mixed.inputs(sizes)
             inputs["changes"][:, 0] = -1
+            fill_launch(inputs, self.ring.begin())
             fill_mixed(inputs, ())
             self._mixed.run(sizes)
             try:
@@ -386,9 +423,3 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
-
-
-def _fill_dead_rows(inputs: Mapping[str, Array]) -> None:
-    """A decode step of rows without a sequence, that changes nothing."""
-    inputs["changes"][:, 0] = -1
-    fill_decode(inputs, ())

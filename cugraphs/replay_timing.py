@@ -10,7 +10,7 @@ from typing import Any
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.device import Replay
 
-_LAUNCHES = 30
+LAUNCHES = 30  # that :func:`launch_us` times
 
 
 def replay_ms(device: CudaDevice, graph: Replay, count: int) -> list[float]:
@@ -31,7 +31,7 @@ def replay_ms(device: CudaDevice, graph: Replay, count: int) -> list[float]:
 def launch_us(device: CudaDevice, graph: Replay) -> float:
     """The host's median time for one launch, while the GPU has nothing else to do."""
     samples = []
-    for _ in range(_LAUNCHES):
+    for _ in range(LAUNCHES):
         device.stream.synchronize()
         start = time.perf_counter()
         graph.launch()

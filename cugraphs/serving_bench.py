@@ -136,6 +136,7 @@ class ServingResult:
     Args:
         requests: that were asked for.
         seconds: from the start to the end of the last step.
+        busy_s: of them, those in which the engine had a request.
         answers: of the requests that have come, in order.
         steps: in order.
         counters: what the engine counted up to then.
@@ -144,6 +145,7 @@ class ServingResult:
 
     requests: int
     seconds: float
+    busy_s: float
     answers: Sequence[Answer]
     steps: Sequence[StepRecord]
     counters: Mapping[str, Any]
@@ -170,8 +172,8 @@ class ServingResult:
 
     @property
     def bound_share(self) -> float | None:
-        """The bound's share of the time that the run took."""
-        return None if self.bound_s is None else self.per_s(self.bound_s)
+        """The bound's share of the time in which the engine had something to do."""
+        return self.bound_s / self.busy_s if self.bound_s is not None and self.busy_s else None
 
     def spreads(self) -> dict[str, Spread | None]:
         """Time to first token, time per output token, end to end."""
@@ -205,6 +207,7 @@ class ServingRun:
     _requests: dict[int, Served] = field(default_factory=dict)  # that run
     _steps: list[StepRecord] = field(default_factory=list)
     _bound_s: float = 0.0
+    _idle_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Remember what the engine has counted so far."""
@@ -222,16 +225,20 @@ class ServingRun:
                 if self._requests:
                     self._collect(self.engine.step(), start)
                 else:
+                    before = self.clock()
                     self.sleep(waiting[-1].arrival_s - now)
+                    self._idle_s += self.clock() - before
         finally:
             for request in self._requests.values():
                 self.engine.abort(request)
 
     def result(self) -> ServingResult:
         """What there is so far."""
+        seconds = self._steps[-1].end_s if self._steps else 0.0
         return ServingResult(
             requests=len(self.demands),
-            seconds=self._steps[-1].end_s if self._steps else 0.0,
+            seconds=seconds,
+            busy_s=max(seconds - self._idle_s, 0.0),
             answers=list(self._answers.values()),
             steps=self._steps,
             counters=counters_between(self._before, self._after),

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from cugraphs.kernel import Array
-from cugraphs.kernels import ADVANCE
 from cugraphs.kernels.adjust_logits import PROMPT_BIT
+from cugraphs.kernels.advance import append_tokens
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceState
 from cugraphs.step_state import Chunk
@@ -129,11 +129,11 @@ class StateMirror:
             self._tables[chunk.slot] = (chunk.block_table, len(chunk.block_table))
 
     def advance(self, token_ids: Array, row_ids: Array, sample_positions: Array) -> None:
-        """Move on as the device did at the end of a step; arguments as of the kernel."""
+        """Move on as the device did at the end of a step; arguments as of ``append_tokens``."""
         f = self.fields
         moved = (f["last_token"], f["num_computed"], f["done"])
         rules = (f["stop_ids"], f["min_position"], f["end_position"])
-        ADVANCE.reference(*moved, token_ids, row_ids, sample_positions, *rules)
+        append_tokens(*moved, token_ids, row_ids, sample_positions, *rules)
 
     def _set_list(self, name: str, slot: int, values: Sequence[float], rest: float) -> None:
         row = np.full(self.fields[name].shape[1], rest, self.fields[name].dtype)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cugraphs.kernel import Array, Dim
-from cugraphs.kernels import ADVANCE, APPLY_CHANGES, DECODE_ROWS, MIXED_ROWS
+from cugraphs.kernels import ADVANCE, APPLY_CHANGES, DECODE_ROWS, LOOP_CONTROL, MIXED_ROWS
 from cugraphs.program import Buffer
 from cugraphs.sequence_state import SequenceBuffers
+from cugraphs.token_ring import RingBuffers
 from cugraphs.trace import Tracer
 
 MAX_CHANGES = 2048  # changed words of the state that a step can apply, 8 bytes each
@@ -113,18 +114,22 @@ class Chunk:
         return len(self.token_ids) == 1 and self.samples and not self.prompt_targets
 
 
-def begin_decode(t: Tracer, state: SequenceBuffers, max_rows: int, block_size: int) -> StepInputs:
+def begin_decode(
+    t: Tracer, state: SequenceBuffers, ring: RingBuffers, max_rows: int, block_size: int
+) -> StepInputs:
     """Record the beginning of a decode step over the axis ``rows``."""
     rows = t.dim("rows", max_rows)
-    apply_changes(t, state)
+    launch = apply_changes(t, state, ring)
     (row_ids,) = _declare(t, rows, "row_ids")
     moving = (state.last_token, state.num_computed, state.done)
     found = t.call_tuple(
         DECODE_ROWS,
+        ring.step,
         row_ids,
         *moving,
         state.block_tables,
         state.num_logprobs,
+        launch,
         block_size=block_size,
     )
     token_ids, positions, slot_mapping, seq_lens, live_ids, *sampled = found
@@ -134,6 +139,7 @@ def begin_decode(t: Tracer, state: SequenceBuffers, max_rows: int, block_size: i
 def begin_mixed(
     t: Tracer,
     state: SequenceBuffers,
+    ring: RingBuffers,
     *,
     max_tokens: int,
     max_seqs: int,
@@ -143,7 +149,7 @@ def begin_mixed(
     """Record the beginning of a mixed step over the axes ``tokens``, ``seqs`` and ``logits``."""
     tokens, seqs = t.dim("tokens", max_tokens), t.dim("seqs", max_seqs)
     logits = t.dim("logits", max_logits)
-    apply_changes(t, state)
+    launch = apply_changes(t, state, ring)
     # The longest inputs last: what is copied ends with the last token.
     (query_start_loc,) = _declare(t, seqs + 1, "query_start_loc")
     (slot_ids,) = _declare(t, seqs, "slot_ids")
@@ -153,6 +159,7 @@ def begin_mixed(
     (new_token_ids,) = _declare(t, tokens, "new_token_ids")
     token_ids, positions, slot_mapping, seq_lens, live_ids = t.call_tuple(
         MIXED_ROWS,
+        ring.step,
         new_token_ids,
         slot_ids,
         query_start_loc,
@@ -161,6 +168,7 @@ def begin_mixed(
         state.num_computed,
         state.done,
         state.block_tables,
+        launch,
         block_size=block_size,
     )
     return StepInputs(
@@ -178,16 +186,68 @@ def begin_mixed(
     )
 
 
-def apply_changes(t: Tracer, state: SequenceBuffers) -> None:
-    """Record that the host's changes are applied to the state."""
-    t.call_tuple(APPLY_CHANGES, state.state_words, t.input("changes", (MAX_CHANGES, 2), "int32"))
+def apply_changes(t: Tracer, state: SequenceBuffers, ring: RingBuffers) -> Buffer:
+    """Record that the host's changes are applied to the state, once for all steps of a launch.
+
+    Returns:
+        int32 [2]; the number of the first step that was launched, and how many were.
+    """
+    launch = t.input("launch", (2,), "int32")
+    changes = t.input("changes", (MAX_CHANGES, 2), "int32")
+    t.call_tuple(APPLY_CHANGES, state.state_words, changes, launch, ring.step)
+    return launch
 
 
-def end_step(t: Tracer, state: SequenceBuffers, inputs: StepInputs, token_ids: Buffer) -> None:
-    """Record that the sampled tokens are appended to their sequences."""
-    moving = (state.last_token, state.num_computed, state.done)
+def end_step(
+    t: Tracer,
+    state: SequenceBuffers,
+    ring: RingBuffers,
+    inputs: StepInputs,
+    token_ids: Buffer,
+) -> None:
+    """Record that the sampled tokens are appended to their sequences and told to the host."""
+    moving = (state.last_token, state.num_computed, state.done, ring.token_ring)
+    sampled = (token_ids, inputs.row_ids, inputs.sample_positions, ring.step)
     rules = (state.stop_ids, state.min_position, state.end_position)
-    t.call_tuple(ADVANCE, *moving, token_ids, inputs.row_ids, inputs.sample_positions, *rules)
+    t.call_tuple(ADVANCE, *moving, *sampled, *rules)
+
+
+def record_loop_control(
+    t: Tracer,
+    state: SequenceBuffers,
+    ring: RingBuffers,
+    *,
+    rows: int,
+    block_size: int,
+    condition: int,
+) -> None:
+    """Record what decides after a decode step of a loop whether there is another.
+
+    Args:
+        t: records it.
+        state: of the sequences.
+        ring: of the steps.
+        rows: of the step.
+        block_size: tokens of a block.
+        condition: the handle of the loop's condition in a CUDA graph; 0 outside of one.
+    """
+    launch = t.input("launch", (2,), "int32")
+    row_ids = t.input("row_ids", (rows,), "int32")
+    where = (state.num_computed, state.done, state.block_tables)
+    now = (launch, ring.step, ring.stop_at)
+    attrs = {"block_size": block_size, "condition": condition}
+    t.call_tuple(LOOP_CONTROL, ring.loop_ends, row_ids, *where, *now, **attrs)
+
+
+def fill_launch(inputs: Mapping[str, Array], first_step: int, num_steps: int = 1) -> None:
+    """Number the steps of a launch.
+
+    Args:
+        inputs: of a step.
+        first_step: the number of its first step, from :meth:`TokenRing.begin`.
+        num_steps: how many are launched together.
+    """
+    inputs["launch"].view(np.uint32)[:] = (first_step & 0xFFFFFFFF, num_steps)
 
 
 def fill_decode(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:

@@ -14,6 +14,7 @@ from .linear_add import LINEAR_ADD
 from .linear_add_rms_norm import LINEAR_ADD_RMS_NORM
 from .linear_swiglu import LINEAR_SWIGLU
 from .logprobs import LOGPROBS
+from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
 from .norm_linear import NORM_LINEAR
 from .norm_swiglu import NORM_SWIGLU
@@ -45,6 +46,7 @@ ALL = (
     SAMPLE,
     LOGPROBS,
     ADVANCE,
+    LOOP_CONTROL,
 )
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "LINEAR_ADD_RMS_NORM",
     "LINEAR_SWIGLU",
     "LOGPROBS",
+    "LOOP_CONTROL",
     "MIXED_ROWS",
     "NORM_LINEAR",
     "NORM_SWIGLU",

@@ -4,8 +4,9 @@
 //
 // Copies and counts, so it rounds nothing. Thread t does token t, sequence t and row of logits t. A
 // token finds its sequence by binary search; tokens after the last sequence, and all of a sequence that
-// is done or has no slot, are dead.
+// is done or has no slot, are dead. The first thread also begins the step.
 #include "ptx.cuh"
+#include "step_numbers.cuh"
 
 __device__ __forceinline__ bool is_live(int slot, const int* done) {
   return slot >= 0 && done[slot] == 0;
@@ -17,6 +18,7 @@ __global__ void __launch_bounds__(128) mixed_rows(
     int* __restrict__ slot_mapping,  // [tokens]
     int* __restrict__ seq_lens,      // [seqs]
     int* __restrict__ live_row_ids,  // [logits]
+    int* step,                       // [1]: the newest step that has begun
     const int* new_token_ids,        // [tokens]
     const int* slot_ids,             // [seqs]
     const int* query_start_loc,      // [seqs + 1]
@@ -25,6 +27,7 @@ __global__ void __launch_bounds__(128) mixed_rows(
     const int* num_computed,         // [slots]
     const int* done,                 // [slots]
     const int* block_tables,         // [slots, max_blocks]
+    const int* launch,               // [2]: the first step, and how many there are
     int tokens,
     int seqs,
     int logits,
@@ -33,6 +36,7 @@ __global__ void __launch_bounds__(128) mixed_rows(
   let_next_kernel_start();
   wait_for_previous_kernel();
   const int t = blockIdx.x * blockDim.x + threadIdx.x;
+  if (t == 0) step[0] = begun_step(step[0], launch[0]);
   if (t < seqs) {
     const int slot = slot_ids[t], count = query_start_loc[t + 1] - query_start_loc[t];
     seq_lens[t] = is_live(slot, done) ? num_computed[slot] + count : 0;

@@ -8,6 +8,8 @@ cache and owns the rows from ``query_start_loc[q]`` to ``query_start_loc[q + 1]`
 
 Rows that no sequence owns are dead (token 0, position 0, slot mapping -1), and so are those of a
 sequence without a slot (-1) or that is done, whose length is 0.
+
+The step begins here: ``step`` becomes its number.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Launch, Ope
 
 from .case_arrays import Make, int32
 from .decode_rows import live_slots
+from .step_numbers import begun_step, check_words
 
 THREADS = 128
 
 
 def reference(
+    step: Array,
     new_token_ids: Array,
     slot_ids: Array,
     query_start_loc: Array,
@@ -35,12 +39,14 @@ def reference(
     num_computed: Array,
     done: Array,
     block_tables: Array,
+    launch: Array,
     *,
     block_size: int,
 ) -> tuple[Array, ...]:
     """Gather the inputs of each row and sequence.
 
     Args:
+        step: int32 [1], modified; the number of the newest step that has begun.
         new_token_ids: int32 [tokens]; -1 is the newest token of the row's sequence.
         slot_ids: int32 [seqs]; each sequence's slot; -1 in dead ones. No slot occurs twice.
         query_start_loc: int32 [seqs + 1]; rising from 0.
@@ -49,12 +55,14 @@ def reference(
         num_computed: int32 [slots]; tokens in the cache before the step.
         done: int32 [slots]; 1 once the sequence has ended.
         block_tables: int32 [slots, max_blocks]; with room for the rows.
+        launch: int32 [2]; the number of the first step that was launched, and how many were.
         block_size: tokens of a block.
 
     Returns:
         token_ids, positions and slot_mapping, each int32 [tokens]; seq_lens, int32 [seqs];
         live_row_ids, int32 [logits]: row_ids, -1 where the sequence is done.
     """
+    step[:] = begun_step(step, launch[:1])
     tokens = len(new_token_ids)
     live_seqs = live_slots(slot_ids, done)
     counts = np.diff(query_start_loc)
@@ -80,6 +88,11 @@ def cost(axes: Axes, dtype: str, *, block_size: int) -> Cost:
     return Cost(4 * (5 * axes["tokens"] + 5 * axes["seqs"] + 2 * axes["logits"]), 0)
 
 
+def check(axes: Axes, *, block_size: int) -> None:
+    """Refuse words of another number. Raises ValueError."""
+    check_words("mixed_rows", axes, launch_words=2, one=1)
+
+
 def launches(axes: Axes, dtype: str, *, block_size: int) -> tuple[Launch, ...]:
     """A thread for the token, the sequence and the row of logits of the same number."""
     sizes = (axes["tokens"], axes["seqs"], axes["logits"])
@@ -92,7 +105,11 @@ def launches(axes: Axes, dtype: str, *, block_size: int) -> tuple[Launch, ...]:
 
 
 def _inputs(
-    chunks: Sequence[tuple[int, int, int]], row_ids: Sequence[int], *, dead_tokens: int = 0
+    chunks: Sequence[tuple[int, int, int]],
+    row_ids: Sequence[int],
+    *,
+    dead_tokens: int = 0,
+    step: int = 4,
 ) -> Make:
     """Sequences as (slot, tokens in the cache, new tokens); slot 2 is done."""
 
@@ -108,6 +125,7 @@ def _inputs(
             if count == 1:
                 token_ids[start] = -1
         return (
+            int32([step]),
             int32(token_ids),
             int32([slot for slot, *_ in chunks]),
             int32(starts),
@@ -116,6 +134,7 @@ def _inputs(
             int32(num_computed),
             int32(np.arange(slots) == 2),
             int32(rng.integers(1, 99, (slots, max_blocks))),
+            int32([5, 1]),
         )
 
     return make
@@ -131,6 +150,7 @@ MIXED_ROWS = Kernel(
         Operand("slot_mapping", ("tokens",), "int32", Access.WRITE),
         Operand("seq_lens", ("seqs",), "int32", Access.WRITE),
         Operand("live_row_ids", ("logits",), "int32", Access.WRITE),
+        Operand("step", ("one",), "int32", Access.UPDATE),
         Operand("new_token_ids", ("tokens",), "int32"),
         Operand("slot_ids", ("seqs",), "int32"),
         Operand("query_start_loc", ("seqs+1",), "int32"),
@@ -139,9 +159,11 @@ MIXED_ROWS = Kernel(
         Operand("num_computed", ("slots",), "int32"),
         Operand("done", ("slots",), "int32"),
         Operand("block_tables", ("slots", "max_blocks"), "int32"),
+        Operand("launch", ("launch_words",), "int32"),
     ),
     reference=reference,
     cost=cost,
+    check=check,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
     cases=(
@@ -155,6 +177,8 @@ MIXED_ROWS = Kernel(
         Case("padded", _inputs([(1, 4, 3), (6, 0, 200)], [1, 6], dead_tokens=53), _ATTRS),
         Case("no_logits", _inputs([(3, 0, 40), (1, 7, 1)], []), _ATTRS),
         Case("no_sequences", _inputs([], [], dead_tokens=5), _ATTRS),
+        Case("later_step", _inputs([(3, 0, 4)], [3], step=-7), _ATTRS),
+        Case("second_step", _inputs([(3, 0, 4)], [3], step=5), _ATTRS),
         Case("more_logits", _inputs([(1, 0, 2)], [-1] * 199 + [1]), _ATTRS),
         Case("block_size_8", _inputs([(1, 7, 9), (0, 8, 1)], [0]), {"block_size": 8}),
     ),

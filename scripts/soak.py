@@ -28,6 +28,7 @@ MAX_MODEL_LEN = 160
 LONGEST_PROMPT = 100
 LONGEST_ANSWER = 40
 MOST_PROBLEMS = 10  # then the traffic ends early
+PATIENCE_S = 60.0  # for the last requests to end
 SETTLING_SHARE = 0.3  # of the time, until memory must stay as it is
 HOST_GROWTH_BYTES = 64 << 20
 DEVICE_GROWTH_BYTES = 8 << 20
@@ -112,10 +113,14 @@ class Soak:
             if time.monotonic() - told > 5:
                 told = time.monotonic()
                 say(f"{passed:.0f} s: {self.summary()}")
-            if step % 50 == 0:
+            if step % 10 == 0:
                 memory.look(is_settled=passed > SETTLING_SHARE * seconds)
+        give_up = time.monotonic() + PATIENCE_S
         while self.busy.engine.has_unfinished() and not self._is_hopeless:
             self._step()
+            if time.monotonic() > give_up:
+                self.problems.append(f"{len(self._live):,} requests have not ended")
+                break
         memory.look(is_settled=True)
         self._check_counters()
         self.problems += memory.problems()

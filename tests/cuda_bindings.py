@@ -19,7 +19,7 @@ from cuda.bindings import driver
 from cuda.bindings import nvrtc as nvrtc_bindings
 from nvmath.bindings import cublasLt
 
-from cugraphs import cublaslt, cuda_device, gpu_runs, launch, nvrtc
+from cugraphs import cublaslt, cuda_device, cuda_loop, gpu_runs, launch, nvrtc
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.kernel import Kernel, Launch
 from cugraphs.kernel_source import cuda_include_folder
@@ -27,12 +27,26 @@ from cugraphs.kernels import ALL
 from cugraphs.testing import case_arrays
 
 # Parameters of each function that we call, in order. CUDA 12 and 13 have the same; a later version
-# that adds one (as cuGraphAddNode did) fails here, without a GPU.
+# that adds one (as cuGraphAddNode did) fails here, without a GPU. The form of that one which we
+# call is looked at apart: it has another name in 12.
 SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
     driver: {
         "cuLaunchKernelEx": "config f kernelParams extra",
         "cuFuncSetAttribute": "hfunc attrib value",
         "cuStreamIsCapturing": "hStream",
+        "cuStreamQuery": "hStream",
+        "cuStreamBeginCaptureToGraph": "hStream hGraph dependencies dependencyData "
+        "numDependencies mode",
+        "cuStreamEndCapture": "hStream",
+        "cuCtxGetCurrent": "",
+        "cuGraphCreate": "flags",
+        "cuGraphDestroy": "hGraph",
+        "cuGraphAddChildGraphNode": "hGraph dependencies numDependencies childGraph",
+        "cuGraphConditionalHandleCreate": "hGraph ctx defaultLaunchValue flags",
+        "cuGraphInstantiate": "hGraph flags",
+        "cuGraphExecDestroy": "hGraphExec",
+        "cuGraphUpload": "hGraphExec hStream",
+        "cuGraphLaunch": "hGraphExec hStream",
     },
     nvrtc_bindings: {
         "nvrtcVersion": "",
@@ -67,15 +81,19 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
 }
 
 CUPY_NAMES = (
-    (cupy.cuda, "Device Event Memory MemoryPointer Stream alloc_pinned_memory get_elapsed_time"),
+    (
+        cupy.cuda,
+        "Device Event Memory MemoryPointer PinnedMemory PinnedMemoryPointer Stream UnownedMemory "
+        "alloc_pinned_memory get_elapsed_time",
+    ),
     (cupy.cuda.Device, "id compute_capability attributes"),
     (cupy.cuda.MemoryPointer, "ptr memset_async copy_from_device_async"),
     (cupy.cuda.Stream, "synchronize begin_capture end_capture"),
     (cupy.cuda.Graph, "launch"),
     (
         cupy.cuda.runtime,
-        "getDeviceCount getDeviceProperties memGetInfo runtimeGetVersion "
-        "streamCaptureModeThreadLocal",
+        "getDeviceCount getDeviceProperties hostAllocMapped memGetInfo "
+        "runtimeGetVersion streamCaptureModeThreadLocal",
     ),
     (cupy.ndarray, "data dtype flags get nbytes reshape set shape strides view"),
 )
@@ -105,6 +123,15 @@ def check_structures() -> None:
     assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
     assert driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
     assert not driver.CUresult.CUDA_SUCCESS
+    add_node = getattr(driver, "cuGraphAddNode_v2", driver.cuGraphAddNode)
+    parameters = "hGraph dependencies dependencyData numDependencies nodeParams"
+    assert " ".join(inspect.signature(add_node).parameters) == parameters
+    node = driver.CUgraphNodeParams()
+    node.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+    node.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
+    node.conditional.size = 1
+    assert node.conditional.phGraph_out is not None
+    assert driver.CU_GRAPH_COND_ASSIGN_DEFAULT == 1
     # Of cublasLt.h, whose numbers never change.
     attributes = cublasLt.MatmulDescAttribute
     assert (attributes.TRANSA, attributes.EPILOGUE, attributes.BIAS_POINTER) == (3, 7, 8)
@@ -136,7 +163,7 @@ def first_launch(kernel: Kernel, arch: str) -> Launch:
 
 def main() -> None:
     """Check everything; an AssertionError or another exception says what is wrong."""
-    wrappers = (cublaslt, cuda_device, gpu_runs, launch)
+    wrappers = (cublaslt, cuda_device, cuda_loop, gpu_runs, launch)
     functions = check_signatures()
     check_structures()
     compiled, spilled = 0, []

@@ -526,7 +526,7 @@ def blocks_share_rows(name: str) -> Identity:
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
-        for name in ("apply_changes", "decode_rows", "mixed_rows", "advance")
+        for name in ("apply_changes", "decode_rows", "mixed_rows", "advance", "loop_control")
     },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),

@@ -126,7 +126,7 @@ def test_requests_come_when_they_are_due_and_waiting_counts(time):
     assert [answer.ttft_s for answer in result.answers] == [1.25, 2.0, 1.25]
     assert [answer.end_to_end_s for answer in result.answers] == [1.25, 3.0, 1.25]
     assert time.slept == [6.5]  # from 3.5, when the second ends
-    assert result.seconds == 11.25
+    assert (result.seconds, result.busy_s) == (11.25, 4.75)
 
 
 def test_the_bound_is_summed_over_the_steps(time):
@@ -142,6 +142,10 @@ def test_the_bound_is_summed_over_the_steps(time):
     # third token, with 5 + 2, beside the third's prompt.
     assert seen == [(8, 2, 0), (2, 2, 10), (3, 2, 7)]
     assert result.bound_s == 1.5 and result.bound_share == pytest.approx(1.5 / 3.75)
+    late = [dataclasses.replace(one, arrival_s=20.0) for one in demands]
+    _, waited = serve(FakeTime(), [demands[0], *late], bound=lambda **step: 0.5)
+    # 2.25 s, then idle until 20, then as above.
+    assert waited.bound_s == 2.5 and waited.bound_share == pytest.approx(2.5 / (2.25 + 3.75))
 
 
 def test_an_interrupt_leaves_what_is_done(time):

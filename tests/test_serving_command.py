@@ -57,7 +57,7 @@ def test_throughput_prints_and_records(folder, bench):
 RESULT_KEYS = {
     *("requests", "finished", "seconds", "requests_per_s", "prompt_tokens", "generated_tokens"),
     *("prompt_tokens_per_s", "generated_tokens_per_s", "total_tokens_per_s"),
-    *("bound_seconds", "bound_share", "latency", "counters", "answers"),
+    *("busy_seconds", "bound_seconds", "bound_share", "latency", "counters", "answers"),
 }
 
 

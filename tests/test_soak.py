@@ -31,33 +31,39 @@ def test_random_traffic_for_some_seconds(soak):
 
 
 def test_a_wrong_answer_is_noticed(soak, monkeypatch):
-    """A prefix that is looked up one block too far: its last block holds other tokens."""
+    """Blocks of a prefix in the wrong order: each holds tokens of another place."""
     cached_prefix = BlockManager.cached_prefix
-
-    def too_long(self, token_ids):
-        found = cached_prefix(self, token_ids)
-        others = [block for block in self._prefixes if block not in found]
-        fits = (len(found) + 1) * self.block_size < len(token_ids)
-        return [*found, others[0]] if found and others and fits else found
-
-    monkeypatch.setattr(BlockManager, "cached_prefix", too_long)
+    monkeypatch.setattr(
+        BlockManager, "cached_prefix", lambda self, tokens: cached_prefix(self, tokens)[::-1]
+    )
     code, out = soak(20)  # it ends at the tenth problem
     assert code == 1 and "alone (CompletionOutput(" in out
     assert out.splitlines()[-1] == "soak: FAILED"
 
 
-def test_a_lost_block_is_noticed(soak, monkeypatch):
-    def forgetful(self, seq_id):
-        owned = self._owned.pop(seq_id, None)
-        for block in owned.table if owned else ():
-            self._users[block] -= 1
+def test_growing_memory_is_noticed(soak, monkeypatch):
+    import soak as script
 
-    monkeypatch.setattr(BlockManager, "free", forgetful)
-    with pytest.raises(AssertionError, match="blocks are lost or shared"):
-        soak(20)
+    held = iter(range(0, 1 << 40, 80 << 20))
+    monkeypatch.setattr(script, "resident_bytes", lambda: next(held))
+    code, out = soak(2)
+    assert code == 1 and "PROBLEM: the process grew by " in out
+
+
+def test_a_request_that_never_ends_is_noticed(soak, monkeypatch):
+    import soak as script
+
+    monkeypatch.setattr(script, "PATIENCE_S", 0.2)
+    step = Engine.step
+    counts = iter(range(1 << 40))
+    monkeypatch.setattr(Engine, "step", lambda self: step(self) if next(counts) < 300 else [])
+    code, out = soak(0.5)
+    assert code == 1 and "requests have not ended" in out
 
 
 def test_tame_traffic_is_no_proof(soak, monkeypatch):
-    monkeypatch.setattr(Engine, "abort", lambda self, request: None)
-    code, out = soak(0.3)
-    assert code == 1 and "PROBLEM: " in out
+    import soak as script
+
+    monkeypatch.setattr(script, "LONGEST_PROMPT", 2)
+    code, out = soak(0.5)
+    assert code == 1 and "PROBLEM: there were no preemptions" in out

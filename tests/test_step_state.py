@@ -14,8 +14,10 @@ from cugraphs.step_state import (
     begin_decode,
     begin_mixed,
     fill_decode,
+    fill_launch,
     fill_mixed,
 )
+from cugraphs.token_ring import declare_ring
 from cugraphs.trace import Tracer
 
 STALE = 99  # what an earlier step left everywhere
@@ -35,11 +37,12 @@ def as_lists(arrays: dict[str, np.ndarray]) -> dict[str, list]:
 
 def test_a_decode_step_by_hand():
     t = Tracer()
-    begin_decode(t, STATE.declare(t), 8, 4)
+    begin_decode(t, STATE.declare(t), declare_ring(t, 8), 8, 4)
     assert {name: str(dim) for name, dim in t.program.dims.items()} == {"rows": "rows"}
     inputs = stale_arrays(t, rows=4)
+    fill_launch(inputs, 2**32 + 7, 3)
     fill_decode(inputs, [Chunk([11], 5, [3, 7], slot=2), Chunk([12], 8, [9, 2, 1], slot=0)])
-    assert as_lists(inputs) == {"row_ids": [2, 0, -1, -1]}
+    assert as_lists(inputs) == {"launch": [7, 3], "row_ids": [2, 0, -1, -1]}
 
 
 def chunks_by_hand() -> list[Chunk]:
@@ -63,11 +66,13 @@ def chunks_by_hand() -> list[Chunk]:
 def test_a_mixed_step_by_hand():
     t = Tracer()
     sizes = {"max_tokens": 16, "max_seqs": 4, "max_logits": 8, "block_size": 4}
-    begin_mixed(t, STATE.declare(t), **sizes)
+    begin_mixed(t, STATE.declare(t), declare_ring(t, 8), **sizes)
     assert list(t.program.dims) == ["tokens", "seqs", "logits"]
     inputs = stale_arrays(t, tokens=8, seqs=4, logits=6)
+    fill_launch(inputs, 2**31)
     fill_mixed(inputs, chunks_by_hand())
     assert as_lists(inputs) == {
+        "launch": [-(2**31), 1],
         "query_start_loc": [0, 3, 5, 6, 6],
         "slot_ids": [1, 3, 0, -1],
         "row_ids": [-1, -1, 1, 0, -1, -1],
@@ -110,7 +115,8 @@ class Pair:
             changes = np.full((room, 2), STALE, np.int32)
             self.mirror.take(changes)
             count += int((changes[:, 0] >= 0).sum())
-            APPLY_CHANGES.reference(self.words, changes)
+            first, none_yet = np.array([[1, 1], [0, 0]], np.int32)
+            APPLY_CHANGES.reference(self.words, changes, first, none_yet[:1])
             left = self.mirror.num_changes
         for name, field in self.fields.items():
             np.testing.assert_array_equal(field, self.mirror.fields[name], err_msg=name)

@@ -15,6 +15,7 @@ from cugraphs.cli import (
     bench_decode,
     bench_graphs,
     bench_latency,
+    bench_loop,
     bench_padding,
     bench_throughput,
 )
@@ -31,6 +32,6 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     benchmarks = parser.add_subparsers(required=True, metavar="BENCHMARK")
     for module in (
         *(bench_throughput, bench_latency),
-        *(bench_capture, bench_padding, bench_graphs, bench_decode),
+        *(bench_capture, bench_padding, bench_graphs, bench_decode, bench_loop),
     ):
         module.add_parser(benchmarks)

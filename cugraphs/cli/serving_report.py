@@ -67,9 +67,10 @@ def print_results(
         _print_counters(console, label, result)
     if any(result.bound_s is not None for _, result in labelled):
         console.print(
-            f"{_FROM_DUE}. share of bound: what the same steps take at least, of the seconds; a "
-            "step reads the weights or multiplies for every token, whichever is longer, then reads "
-            "K and V of the rows that decode; attention over prompts is left out"
+            f"{_FROM_DUE}. share of bound: what the same steps take at least, of the seconds in "
+            "which there was a request; a step reads the weights or multiplies for every token, "
+            "whichever is longer, then reads K and V of the rows that decode; attention over "
+            "prompts is left out"
         )
     else:
         console.print(f"{_FROM_DUE}. no share of a bound: no GPU whose ceilings were measured")
@@ -142,6 +143,7 @@ def _record(result: ServingResult) -> dict[str, Any]:
         "requests": result.requests,
         "finished": result.finished,
         "seconds": result.seconds,
+        "busy_seconds": result.busy_s,
         "requests_per_s": result.per_s(result.finished),
         "prompt_tokens": prompt,
         "generated_tokens": generated,

@@ -1,0 +1,129 @@
+"""A graph that repeats a captured step until the step itself ends it: a conditional WHILE node.
+
+The loop's body is the step's graph as a child node, and after it one launch that decides. CuPy has
+no call for conditional nodes, so they are made through cuda-bindings.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from cugraphs.cuda_graph import CudaGraph
+from cugraphs.device import CaptureError, Run
+from cugraphs.one_line import reason
+
+_RUN_AT_FIRST = 1  # what the condition is at every launch of the graph: the body runs once at least
+
+
+class CudaLoop:
+    """One loop over a captured step, instantiated and uploaded."""
+
+    def __init__(self, step: CudaGraph, graph: Any, stream: Any) -> None:  # noqa: ANN401
+        """Instantiate.
+
+        Args:
+            step: what is repeated.
+            graph: a CUgraph of the loop; destroyed with this object.
+            stream: it is launched on.
+
+        Raises:
+            RuntimeError: the driver refuses it.
+        """
+        from cuda.bindings import driver
+
+        self.step = step
+        self._launch = driver.cuGraphLaunch
+        self._stream = driver.CUstream(int(stream.ptr))
+        weakref.finalize(self, driver.cuGraphDestroy, graph)
+        self._executable = _checked("cuGraphInstantiate", driver.cuGraphInstantiate(graph, 0))
+        weakref.finalize(self, driver.cuGraphExecDestroy, self._executable)
+        _checked("cuGraphUpload", driver.cuGraphUpload(self._executable, self._stream))
+
+    def launch(self) -> None:
+        """Queue the loop.
+
+        Raises:
+            RuntimeError: the driver refuses it.
+        """
+        _checked("cuGraphLaunch", self._launch(self._executable, self._stream))
+
+
+def capture_loop(stream: Any, step: CudaGraph, decide: Callable[[int], Run]) -> CudaLoop:  # noqa: ANN401
+    """Make a loop over ``step``.
+
+    Args:
+        stream: to capture and launch on.
+        step: a captured step, without copies from pageable memory.
+        decide: given the handle of the loop's condition, makes the call that queues one launch; it
+            sets the condition to 0 to end the loop.
+
+    Raises:
+        CaptureError: the driver or cuda-bindings lacks what this needs, or refuses it.
+    """
+    from cuda.bindings import driver
+
+    try:
+        graph = _checked("cuGraphCreate", driver.cuGraphCreate(0))
+        try:
+            body, handle = _while_node(driver, graph)
+            child = _checked(
+                "cuGraphAddChildGraphNode",
+                driver.cuGraphAddChildGraphNode(body, None, 0, step.pointer(driver)),
+            )
+            _capture_behind(driver, stream, body, child, decide(handle))
+        except BaseException:
+            driver.cuGraphDestroy(graph)
+            raise
+        return CudaLoop(step, graph, stream)
+    except (AttributeError, TypeError, RuntimeError) as error:
+        raise CaptureError(f"a loop cannot be captured: {reason(error)}") from error
+
+
+def _while_node(driver: Any, graph: Any) -> tuple[Any, int]:  # noqa: ANN401
+    """Add a WHILE node to an empty graph: the graph of its body, and its condition's handle."""
+    context = _checked("cuCtxGetCurrent", driver.cuCtxGetCurrent())
+    handle = _checked(
+        "cuGraphConditionalHandleCreate",
+        driver.cuGraphConditionalHandleCreate(
+            graph, context, _RUN_AT_FIRST, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
+        ),
+    )
+    params = driver.CUgraphNodeParams()
+    params.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+    params.conditional.handle = handle
+    params.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
+    params.conditional.size = 1
+    params.conditional.ctx = context
+    # Before CUDA 13 the form that takes types of dependencies had a name of its own.
+    add_node = getattr(driver, "cuGraphAddNode_v2", driver.cuGraphAddNode)
+    _checked("cuGraphAddNode", add_node(graph, None, None, 0, params))
+    return params.conditional.phGraph_out[0], int(handle)
+
+
+def _capture_behind(driver: Any, stream: Any, body: Any, node: Any, run: Run) -> None:  # noqa: ANN401
+    """Capture what ``run`` queues into ``body``, to run after ``node``."""
+    pointer = driver.CUstream(int(stream.ptr))
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    _checked(
+        "cuStreamBeginCaptureToGraph",
+        driver.cuStreamBeginCaptureToGraph(pointer, body, [node], None, 1, mode),
+    )
+    try:
+        run()
+    finally:
+        ended = driver.cuStreamEndCapture(pointer)
+    _checked("cuStreamEndCapture", ended)
+
+
+def _checked(name: str, result: Any) -> Any:  # noqa: ANN401
+    """The value of a driver call, if it has one.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    error, *values = result
+    if error:
+        raise RuntimeError(f"{name} fails with {error.name}")
+    return values[0] if values else None
