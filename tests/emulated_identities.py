@@ -237,13 +237,36 @@ def fused_products_are_one_after_the_other(kernels: Kernels) -> None:
         (sums,) = run(kernels["norm_linear"], arrays, case.attrs)
         expected = run(kernels["silu_and_mul"], [sums], {})
         assert_same_bits(f"norm_swiglu {case.name}", run(swiglu, arrays, case.attrs), expected)
+    swiglu = kernels["linear_swiglu"]
+    for case in swiglu.cases:
+        arrays = case_arrays(swiglu, case, "bfloat16")
+        (sums,) = run(kernels["linear"], arrays, {})
+        expected = run(kernels["silu_and_mul"], [sums], {})
+        assert_same_bits(f"linear_swiglu {case.name}", run(swiglu, arrays, {}), expected)
+
+
+def tiles_of_few_rows_stand_alone(kernels: Kernels) -> None:
+    """A row of LINEAR_ADD_RMS_NORM has the same bits whatever rows are beside it."""
+    kernel = kernels["linear_add_rms_norm"]
+    case = _case(kernel, "sixteen_rows")
+    residual, x, *constants = case_arrays(kernel, case, "bfloat16")
+    whole = run(kernel, [residual, x, *constants], case.attrs)
+    for rows in (slice(0, 1), slice(5, 14)):
+        part = run(kernel, [residual[rows], x[rows], *constants], case.attrs)
+        assert_same_bits(f"linear_add_rms_norm rows {rows}", part, [out[rows] for out in whole])
 
 
 def few_streamed_rows_stand_alone(kernels: Kernels) -> None:
     """A row has the same bits whatever rows are beside it, where as many share a fragment."""
-    for name in ("linear_add", "norm_linear", "norm_swiglu"):
+    for name in ("linear_add", "norm_linear", "norm_swiglu", "linear_swiglu"):
         kernel = kernels[name]
-        for case_name, rows in (("two_rows", slice(1, 2)), ("eight_rows", slice(2, 7))):
+        for case_name, rows in (
+            ("two_rows", slice(1, 2)),
+            ("eight_rows", slice(2, 7)),
+            ("sixteen_rows", slice(3, 13)),
+        ):
+            if case_name not in [case.name for case in kernel.cases]:
+                continue
             case = _case(kernel, case_name)
             arrays = case_arrays(kernel, case, "float16")
             of_rows = [operand.shape[0] == "tokens" for operand in kernel.supplied]
@@ -555,8 +578,12 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
             fused_products_are_one_after_the_other,
             few_streamed_rows_stand_alone,
         )
-        for name in ("linear_add", "norm_linear", "norm_swiglu")
+        for name in ("linear_add", "norm_linear", "norm_swiglu", "linear_swiglu")
     },
+    "linear_add_rms_norm": (
+        orders_agree("linear_add_rms_norm", ("bfloat16",)),
+        tiles_of_few_rows_stand_alone,
+    ),
     "rope_append": (
         orders_agree("rope_append"),
         rounded_once("rope_append"),

@@ -730,8 +730,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("rows of x after the last are read", "min(own_rows[half], tokens - 1)", "own_rows[half]"),
         (
             "the second half of a fragment's rows is empty",
-            "if (both) lower",
-            "if (false) lower",
+            "half == 0 || both",
+            "half == 0",
         ),
         (
             "the second half is taken for empty a row too early",
@@ -740,8 +740,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "a step of a load's elements left out",
-            "for (int i = 0; i < 4; i += 2) {\n              const unsigned a",
-            "for (int i = 0; i < 2; i += 2) {\n              const unsigned a",
+            "for (int i = 0; i < 4; i += 2) {\n              const unsigned b",
+            "for (int i = 0; i < 2; i += 2) {\n              const unsigned b",
         ),
         ("the next unit's weights come too late", "go_to(unit + 1);", "go_to(unit);"),
         (
@@ -799,6 +799,60 @@ MUTATIONS: tuple[Mutation, ...] = (
             "output_of(unit, g, column)",
         ),
         ("columns after the last are stored", "if (output < out_features) {", "{"),
+    ),
+    # ---------------------------------------------------------------------- linear_add_rms_norm
+    *_bugs(
+        "linear_add_rms_norm",
+        "linear_add_rms_norm.cu",
+        ("a part left out", "int part = 1; part < kParts", "int part = 2; part < kParts"),
+        ("no bias", "if (bias != nullptr) total += to_float(bias[i * kWidth + k]);", ""),
+        ("the bias of another column", "bias[i * kWidth + k]", "bias[k]"),
+        (
+            "a product that is not rounded",
+            "total = to_float(from_float<T>(total));",
+            "",
+        ),
+        (
+            "the norm reads the sum before it is rounded",
+            "const float value = to_float(held[h].v[k]);",
+            "const float value = to_float(residual[(first + i) * kWidth + k]) + total;",
+        ),
+        ("no eps", " / out_features + eps)", " / out_features)"),
+        ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
+        (
+            "parts lie a row apart",
+            "part * part_vectors + first",
+            "part * vectors + first",
+        ),
+        (
+            "no guard after the row's end",
+            "if (i < vectors) {\n      held[h]",
+            "if (true) {\n      held[h]",
+        ),
+    ),
+    *_bugs(
+        "linear_add_rms_norm",
+        "linear_tiles.py",
+        ("more parts than there are stages", "if depths >= parts)", "if depths >= 1)"),
+    ),
+    # ---------------------------------------------------------------------------- linear_swiglu
+    *_bugs(
+        "linear_swiglu",
+        "linear_swiglu.cu",
+        ("gate and up swapped", "silu<T>(gate) * up", "silu<T>(up) * gate"),
+        ("products not rounded", "to_float(from_float<T>(sums[g]))", "sums[g]"),
+        ("gates in place of what they scale", "gate : inter + gate", "gate : gate"),
+        ("gates after the last are stored", "if (output < inter) {", "{"),
+    ),
+    *_bugs(
+        "linear_swiglu",
+        "stream_linear.cuh",
+        ("the first fragment's sums for all", "results[half / 2][g]", "results[0][g]"),
+        (
+            "rows of the first fragment alone",
+            "(lane / 4 + 8 * half) /",
+            "(lane / 4 + 8 * (half % 2)) /",
+        ),
     ),
     # ------------------------------------------------------------------------------ norm_linear
     *_bugs(
