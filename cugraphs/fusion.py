@@ -19,8 +19,10 @@ from cugraphs.kernels import (
     LINEAR_ADD_RMS_NORM,
     LINEAR_SWIGLU,
     NORM_LINEAR,
+    NORM_ROPE_APPEND,
     NORM_SWIGLU,
     RMS_NORM,
+    ROPE_APPEND,
     SILU_AND_MUL,
 )
 from cugraphs.program import Buffer, Kind, Op, Program
@@ -90,6 +92,16 @@ _FEW_ROWS = (
         NORM_SWIGLU,
         ((2, "out"), (0, "x"), (0, "weight"), (1, "weight")),
         (((0, "out"), (1, "x")), ((1, "out"), (2, "x"))),
+    ),
+    *_of_linear(
+        (RMS_NORM, LINEAR, ROPE_APPEND),
+        NORM_ROPE_APPEND,
+        (
+            *((2, "q"), (2, "k_cache"), (2, "v_cache")),
+            *((0, "x"), (2, "positions"), (2, "slot_mapping")),
+            *((0, "weight"), (1, "weight"), (2, "cos_sin")),
+        ),
+        (((0, "out"), (1, "x")), ((1, "out"), (2, "qkv"))),
     ),
     *_of_linear(
         (RMS_NORM, LINEAR),

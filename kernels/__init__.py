@@ -17,6 +17,7 @@ from .logprobs import LOGPROBS
 from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
 from .norm_linear import NORM_LINEAR
+from .norm_rope_append import NORM_ROPE_APPEND
 from .norm_swiglu import NORM_SWIGLU
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
@@ -38,6 +39,7 @@ ALL = (
     LINEAR_ADD_RMS_NORM,
     LINEAR_SWIGLU,
     NORM_LINEAR,
+    NORM_ROPE_APPEND,
     NORM_SWIGLU,
     ROPE_APPEND,
     PAGED_DECODE_ATTENTION,
@@ -65,6 +67,7 @@ __all__ = [
     "LOOP_CONTROL",
     "MIXED_ROWS",
     "NORM_LINEAR",
+    "NORM_ROPE_APPEND",
     "NORM_SWIGLU",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",

@@ -29,9 +29,15 @@ ROUNDINGS = {
     "linear_swiglu": 5,
     "norm_linear": 3,
     "norm_swiglu": 5,
+    "norm_rope_append": 5,
 }
 # They stand for LINEAR among others, and have the bits that it has by default.
-OF_LINEAR = {*("linear_add", "linear_add_rms_norm", "linear_swiglu"), "norm_linear", "norm_swiglu"}
+OF_LINEAR = {
+    "norm_rope_append",
+    *("linear_add", "linear_add_rms_norm", "linear_swiglu"),
+    "norm_linear",
+    "norm_swiglu",
+}
 
 
 def inputs(kernel, case, dtype):
