@@ -237,6 +237,15 @@ def fused_products_are_one_after_the_other(kernels: Kernels) -> None:
         (sums,) = run(kernels["norm_linear"], arrays, case.attrs)
         expected = run(kernels["silu_and_mul"], [sums], {})
         assert_same_bits(f"norm_swiglu {case.name}", run(swiglu, arrays, case.attrs), expected)
+    rope = kernels["norm_rope_append"]
+    for case in rope.cases:
+        arrays = case_arrays(rope, case, "bfloat16")
+        k_cache, v_cache, x, positions, slots, gain, weight, cos_sin, *bias = arrays
+        eps, q_size = ({key: case.attrs[key]} for key in ("eps", "q_size"))
+        (qkv,) = run(kernels["norm_linear"], [x, gain, weight, *bias], eps)
+        appended = [k_cache, v_cache, qkv, cos_sin, positions, slots]
+        expected = run(kernels["rope_append"], appended, q_size)
+        assert_same_bits(f"norm_rope_append {case.name}", run(rope, arrays, case.attrs), expected)
     swiglu = kernels["linear_swiglu"]
     for case in swiglu.cases:
         arrays = case_arrays(swiglu, case, "bfloat16")
@@ -580,6 +589,10 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         )
         for name in ("linear_add", "norm_linear", "norm_swiglu", "linear_swiglu")
     },
+    "norm_rope_append": (
+        orders_agree("norm_rope_append", ("bfloat16",)),
+        fused_products_are_one_after_the_other,
+    ),
     "linear_add_rms_norm": (
         orders_agree("linear_add_rms_norm", ("bfloat16",)),
         tiles_of_few_rows_stand_alone,
