@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
     int tokens,
     int in_features,
     int out_features) {
-  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
   float before[Stream::kHalves][kGroups];
   const auto output_of = [&](int unit, int g, int column) {
     return unit * Stream::kColumns + g * Stream::kGroupColumns + column;
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
       before[half][g] = to_float(residual[static_cast<long long>(row) * out_features + output]);
     }
   };
-  const auto finish = [&](int half, int unit, int row, int column, const float(&sums)[kGroups]) {
+  const auto finish = [&](int half, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int output = output_of(unit, g, column);

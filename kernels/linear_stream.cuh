@@ -19,11 +19,12 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream
     int tokens,
     int in_features,
     int out_features) {
-  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto prepare = [&](T*) { wait_for_previous_kernel(); };
   const auto begin = [&](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float(&sums)[kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int output = unit * Stream::kColumns + g * Stream::kGroupColumns + column;

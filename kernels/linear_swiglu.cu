@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     int tokens,
     int in_features,
     int inter) {
-  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
   static_assert(kGroups % 2 == 0, "half of the groups are gates");
   constexpr int kGates = Stream::kColumns / 2;  // of a unit
   // Gates after the last are computed as the last one, and not stored.
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
   };
   const auto prepare = [&](T*) { wait_for_previous_kernel(); };
   const auto begin = [&](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float(&sums)[kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
       const int output = unit * kGates + g * Stream::kGroupColumns + column;

@@ -131,7 +131,7 @@ MAX_FEW_ROWS = _NARROW_TILES[16].rows
 
 
 def few_rows_parts(in_features: int) -> int:
-    """Parts of in_features where another launch adds them: 1 where rows are not aligned or short."""
+    """Parts of a row that another launch adds up; 1 where rows are not aligned or short."""
     if in_features % _ALIGNED:
         return 1
     depths = -(-in_features * 2 // _DEPTH_BYTES)

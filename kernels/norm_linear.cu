@@ -23,13 +23,14 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
     int in_features,
     int out_features,
     float eps) {
-  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gain, tokens, in_features, eps);
   };
   const auto begin = [&](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float(&sums)[kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int output = unit * Stream::kColumns + g * Stream::kGroupColumns + column;

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
       sines[which][g] = angles[half + index];
     }
   };
-  const auto finish = [&](int which, int unit, int row, int column, const float(&sums)[kGroups]) {
+  const auto finish = [&](int which, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
       const int pair = unit * kPairs + g * Stream::kGroupColumns + column;

@@ -1,7 +1,7 @@
 """RMSNorm, linear, rotary embedding and append to the cache, for few rows.
 
-``rope_append(rms_norm(x, gain) @ weight.T + bias)``. Rounding: the normalised rows and the product are
-rounded as RMS_NORM and LINEAR store them, so the results are those of RMS_NORM, LINEAR and
+``rope_append(rms_norm(x, gain) @ weight.T + bias)``. Rounding: the normalised rows and the product
+are rounded as RMS_NORM and LINEAR store them, so the results are those of RMS_NORM, LINEAR and
 ROPE_APPEND, one after the other.
 """
 
@@ -68,7 +68,7 @@ def reference(
 
 
 def cost(axes: Axes, dtype: str, *, eps: float, q_size: int) -> Cost:
-    """x, both weights, q, k and v move once, and a row of cos_sin a token; the flops of all three."""
+    """x, both weights, q, k, v and a row of cos_sin a token move once; the flops of all three."""
     tokens, in_features, qkv_size = axes["tokens"], axes["in_features"], axes["qkv_size"]
     elements = tokens * in_features + in_features + qkv_size * in_features + tokens * qkv_size
     norm = RMS_NORM.cost({"tokens": tokens, "hidden": in_features}, dtype, eps=eps)

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     int in_features,
     int inter,
     float eps) {
-  using Stream = StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   static_assert(kGroups % 2 == 0, "half of the groups are gates");
   constexpr int kGates = Stream::kColumns / 2;  // of a unit
   // Gates after the last are computed as the last one, and not stored.
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     Stream::normalise_rows(rows, x, gain, tokens, in_features, eps);
   };
   const auto begin = [&](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float(&sums)[kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
       const int output = unit * kGates + g * Stream::kGroupColumns + column;

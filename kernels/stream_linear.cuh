@@ -35,9 +35,9 @@ struct StreamLinear {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = kFragments * 16 / kSegments;  // of x, at most
   static constexpr int kHalves = 2 * kFragments;             // 8 rows each of all fragments' rows
-  static constexpr int kGroupColumns = 8 / kSegments;   // rows of the weight in a fragment
-  static constexpr int kColumns = kGroups * kGroupColumns;  // of a unit
-  static constexpr int kVector = 8;                     // elements of a load
+  static constexpr int kGroupColumns = 8 / kSegments;        // rows of the weight in a fragment
+  static constexpr int kColumns = kGroups * kGroupColumns;   // of a unit
+  static constexpr int kVector = 8;                          // elements of a load
   static constexpr int kSegment = 4 * kVector;
   static constexpr int kStep = kSegments * kSegment;
   static_assert(kSegments == 2 || kSegments == 4 || kSegments == 8, "whole lines");
@@ -170,7 +170,7 @@ struct StreamLinear {
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
-          const float(&pair)[4] = results[half / 2][g];
+          const float (&pair)[4] = results[half / 2][g];
           sums[half][g] = sum_of_pieces(pair[half % 2 * 2], pair[half % 2 * 2 + 1], piece);
         }
       }
@@ -278,7 +278,9 @@ struct StreamLinear {
   static constexpr int kPlaces = kSegments == 8 ? 1 : kSegments == 4 ? 4 : 16;
   static __device__ __forceinline__ bool lane_has_sums(int lane) { return (lane & kSumLanes) == 0; }
   static __device__ __forceinline__ int place_of(int lane) {
-    return kSegments == 8 ? 0 : kSegments == 4 ? lane / 2 % 2 + lane / 16 * 2 : lane % 4 + lane / 8 * 4;
+    return kSegments == 8   ? 0
+           : kSegments == 4 ? lane / 2 % 2 + lane / 16 * 2
+                            : lane % 4 + lane / 8 * 4;
   }
 
   // Adds the sums of a team's warps in order; the first warp has the totals. Two turns have places of
@@ -290,7 +292,8 @@ struct StreamLinear {
     const int place = place_of(lane);
     if (has_sums) {
 #pragma unroll
-      for (int i = 0; i < kHalves * kGroups; ++i) parts[turn][warp][i][place] = sums[i / kGroups][i % kGroups];
+      for (int i = 0; i < kHalves * kGroups; ++i)
+        parts[turn][warp][i][place] = sums[i / kGroups][i % kGroups];
     }
     __syncthreads();
     if (has_sums && part == 0) {
@@ -298,7 +301,8 @@ struct StreamLinear {
       for (int i = 0; i < kHalves * kGroups; ++i) {
         float total = sums[i / kGroups][i % kGroups];
 #pragma unroll
-        for (int other = 1; other < kDepthWarps; ++other) total += parts[turn][warp + other][i][place];
+        for (int other = 1; other < kDepthWarps; ++other)
+          total += parts[turn][warp + other][i][place];
         sums[i / kGroups][i % kGroups] = total;
       }
     }
