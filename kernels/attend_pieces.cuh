@@ -2,7 +2,7 @@
 // sm_90a: fp16 and bf16, head_dim a multiple of 32, blocks of 16 tokens or a multiple.
 //
 // What `Tiles` does, but 16 tokens of a head, which lie in one piece, are one copy: an H200 reads pieces
-// of 4 KiB a tenth faster than the same bytes asked for in rows or vectors. So they lie in shared memory
+// of 4 KiB faster than the same bytes asked for in rows or in vectors of 16 bytes. So they lie in shared memory
 // as they do in the cache, where the same vector of all tokens is in the same banks: ldmatrix would wait
 // eight times. Fragments are loaded vector by vector instead, in an order of columns that suits it.
 #pragma once
@@ -21,8 +21,7 @@ struct alignas(4 * kCount) Words {
 // of Q's fragment, which 8 heads leave empty.
 //
 // V.T's fragment has columns as rows: lane l has a run of columns, the same for all lanes with its l/4,
-// of the tokens 2*(l%4), the next, and 8 later; odd lanes take the two halves of their run the other way
-// round.
+// of the tokens 2*(l%4), the next, and 8 later; these four lanes wait for each other.
 template <typename T, int kHeadDim_, int kStages>
 struct Pieces {
   using Element = T;
@@ -38,9 +37,9 @@ struct Pieces {
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
   static constexpr bool kKeysSwap = kKeyLoads % 2 == 0;
-  static constexpr int kColumns = kHeadDim / 8;                                 // of V, of a lane
-  static constexpr int kValueWidth = kColumns % 16 ? kColumns % 8 ? 2 : 4 : 8;  // of a load
-  static constexpr int kValueLoads = kColumns / 2 / kValueWidth;                // of half a run
+  static constexpr int kColumns = kHeadDim / 8;             // of V, of a lane
+  static constexpr int kValueWidth = kColumns % 8 ? 4 : 8;  // of a load
+  static constexpr int kValueLoads = kColumns / kValueWidth;
   static constexpr int kSumsStride = kHeadDim + 4;
   static_assert(kHeadDim % 32 == 0, "whole vectors for each lane");
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
@@ -196,36 +195,23 @@ struct Pieces {
       }
       using Values = Words<kValueWidth / 2>;
       const T* values = tile_at(n, 1) + lane_pair * kHeadDim + lane_row * kColumns;
-      const int swapped = lane % 2 * (kColumns / 2);
 #pragma unroll
       for (int j = 0; j < kValueLoads; ++j) {
-        Values loaded[2][4];  // of both halves of the run, of 4 tokens
+        Values loaded[4];  // of tokens lane_pair, the next, and 8 later
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int from = half * (kColumns / 2) ^ swapped;
-            loaded[half][i] = *reinterpret_cast<const Values*>(
-                values + (i / 2 * 8 + i % 2) * kHeadDim + from + j * kValueWidth);
-          }
+        for (int i = 0; i < 4; ++i) {
+          const int token = i / 2 * 8 + i % 2;
+          loaded[i] = *reinterpret_cast<const Values*>(values + token * kHeadDim + j * kValueWidth);
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int w = 0; w < kValueWidth / 2; ++w) {
-            unsigned of_token[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              of_token[i] = lane % 2 ? loaded[1 - half][i].words[w] : loaded[half][i].words[w];
-            }
-            const unsigned a[4] = {__byte_perm(of_token[0], of_token[1], 0x5410),
-                                   __byte_perm(of_token[0], of_token[1], 0x7632),
-                                   __byte_perm(of_token[2], of_token[3], 0x5410),
-                                   __byte_perm(of_token[2], of_token[3], 0x7632)};
-            const int step = half * (kColumns / 4) + j * (kValueWidth / 2) + w;
-            mma_m16n8k16<T>(sums[step], a, high);
-            mma_m16n8k16<T>(sums[step], a, low);
-          }
+        for (int w = 0; w < kValueWidth / 2; ++w) {
+          const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
+                                 __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
+                                 __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
+                                 __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
+          const int step = j * (kValueWidth / 2) + w;
+          mma_m16n8k16<T>(sums[step], a, high);
+          mma_m16n8k16<T>(sums[step], a, low);
         }
       }
       __syncwarp();
