@@ -1,8 +1,12 @@
-// The only inline assembly of the kernels: asynchronous copies, tensor cores, ex2, programmatic launches.
+// The only inline assembly of the kernels: copies and loads past caches, tensor cores, ex2, programmatic
+// launches.
 //
 // The CPU emulation has its own version of each function, under the same name. Sources: PTX ISA 8.7,
-// sections cp.async, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
+// sections cp.async, ld.global.nc, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
 #pragma once
+
+constexpr int kFewRows = 8;  // of a step, up to which a kernel should let the next one start early
+
 #ifdef CPU_EMU
 #include "ptx_on_cpu.h"
 #else
@@ -22,6 +26,14 @@ __device__ __forceinline__ void cp_async16(void* to, const void* from, bool vali
                :
                : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
+}
+
+// Loads 16 bytes, aligned to 16, of memory that nobody writes while the kernel runs, and that is read
+// once: past the L1 cache.
+__device__ __forceinline__ void load_once(unsigned (&result)[4], const void* from) {
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+               : "l"(from));
 }
 
 // Closes the group of the copies that this thread has begun.
@@ -107,10 +119,11 @@ __device__ __forceinline__ unsigned multiprocessor() {
   return index;
 }
 
-// In a build with -DDELAYED, sleeps where programmatic launches meet, so that a kernel that does not
-// wait is ahead of those that it should wait for. In a build with -DSTAMPED these places are noted.
+// In a build with -DDELAYED: lets the next kernel begin, and sleeps. A kernel that does not wait is then
+// ahead of those that it should wait for. In a build with -DSTAMPED these places are noted.
 __device__ __forceinline__ void delay() {
 #ifdef DELAYED
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   const unsigned long long start = clock_ns();
   do {
     __nanosleep(1000);
@@ -125,10 +138,13 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-  delay();  // those that are launched after this kernel are there, and must wait for it
+  delay();
 }
 
-// Lets the next kernel begin as soon as every block has called this or returned.
+// Lets the next kernel begin as soon as every block has called this or returned. Where nobody calls it,
+// that is when all have returned. It pays for few rows: our matrix kernels, which follow, read their
+// weights meanwhile. With many rows the blocks that wait only take places from those that work, and
+// lie unevenly on the multiprocessors afterwards.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
