@@ -1,4 +1,4 @@
-"""Linear and residual addition, for many rows: ``out = residual + x @ weight.T``, by cuBLASLt alone.
+"""Linear and residual addition of many rows: ``out = residual + x @ weight.T``, by cuBLASLt alone.
 
 What many rows gain: the product is not written and read once more. It is added in float32 and
 rounded once, so in 16-bit dtypes a result may be a unit closer than that of LINEAR and ADD (or of
