@@ -18,7 +18,8 @@ import numpy as np
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
-from cugraphs.tensor_map import encode_tensor_map
+from cugraphs.start_times import span
+from cugraphs.tensor_map_encoding import encode_tensor_map
 
 # Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
 DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
@@ -336,9 +337,10 @@ def _function(
     from cuda.bindings import driver
 
     cubin = compile_cubin(source, function, arch, options=build)
-    module = cupy.cuda.function.Module()
-    module.load(cubin.data)
-    found = module.get_function(cubin.lowered_name)
+    with span(f"load {function}"):
+        module = cupy.cuda.function.Module()
+        module.load(cubin.data)
+        found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     if STAMPED in build:
         stamped_modules.append((function, module))
@@ -352,6 +354,13 @@ def _function(
                 f"driver answers {error.name}"
             )
     return pointer
+
+
+def load_function(
+    source: Path, function: str, arch: str, shared_bytes: int, build: tuple[str, ...] = ()
+) -> None:
+    """Compile, or find, and load what will be launched soon."""
+    _function(source, function, arch, shared_bytes, build)
 
 
 # The functions that were loaded in a build with clock stamps, and their modules.

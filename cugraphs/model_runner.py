@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 import numpy as np
 
 from cugraphs.arena import Arena
-from cugraphs.bucketed_step import BucketedStep, ProgramMemory, StepCounts, plan_buckets
+from cugraphs.bucketed_step import AXIS, BucketedStep, ProgramMemory, StepCounts, plan_buckets
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CaptureError, CpuDevice, Device
 from cugraphs.executable import PlannedProgram, pieces_of
@@ -29,6 +29,7 @@ from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import WORDS, SequenceBuffers, SequenceState
+from cugraphs.start_times import span
 from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
@@ -230,18 +231,21 @@ class ModelRunner:
         self.plan = plan
         self.device: Device = device or CpuDevice()
         self.mode = mode
-        self._kv_pool = self.device.kv_pool(plan.cache)
-        self.ring = TokenRing(self.device, plan.ring_rows)
-        self.state = {
-            **self._kv_pool.arrays,
-            **plan.state.allocate(self.device.zero_bytes),
-            **self.ring.arrays,
-        }
-        self.mirror = StateMirror(plan.state)
-        memory = ProgramMemory(
-            plan.programs, self.device, weights, self.state, poison=poison, debug=debug
-        )
-        self.arena = memory.arena
+        with span("KV addresses, state"):
+            self._kv_pool = self.device.kv_pool(plan.cache)
+            self.ring = TokenRing(self.device, plan.ring_rows)
+            self.state = {
+                **self._kv_pool.arrays,
+                **plan.state.allocate(self.device.zero_bytes),
+                **self.ring.arrays,
+            }
+            self.mirror = StateMirror(plan.state)
+        with span("arena"):
+            memory = ProgramMemory(
+                plan.programs, self.device, weights, self.state, poison=poison, debug=debug
+            )
+            self.arena = memory.arena
+        self.device.load_kernels(self._to_be_bound())
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
         self._mixed = memory.executable(plan.mixed)
         self._changes = memory.executable(plan.changes)
@@ -250,18 +254,21 @@ class ModelRunner:
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
-            self.decode.capture(self._fill_dead_rows, progress)
+            with span("graphs of decode steps"):
+                self.decode.capture(self._fill_dead_rows, progress)
         self.has_loops = loops
         if loops:
             self.decode.add_loops(plan.loop_control)
         if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
-            self._capture_pieces()
+            with span("graphs of pieces"):
+                self._capture_pieces()
         self.capture_seconds = time.perf_counter() - start
         self.graph_bytes = max(free - self.device.free_bytes, 0)
         self.num_kv_blocks = plan.cache.num_blocks
         if memory_bytes is not None:
             self.num_kv_blocks = self._affordable_blocks(memory_bytes)
-        self._kv_pool.back(self.num_kv_blocks)
+        with span("KV cache"):
+            self._kv_pool.back(self.num_kv_blocks)
 
     @property
     def counts(self) -> StepCounts:
@@ -495,6 +502,18 @@ class ModelRunner:
             "logits": round_rows(logits, self.plan.ring_rows),
         }
 
+    def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
+        """The programs, at the sizes that a start binds and at those of a long prompt."""
+        plan, mixed = self.plan, self.plan.mixed.program
+        found: list[tuple[Program, Mapping[str, int]]] = [
+            (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
+            for rung in plan.ladder.rungs
+        ]
+        rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
+        for tokens in (*rungs, plan.max_num_batched_tokens):
+            found.append((mixed, {"tokens": tokens, "seqs": 1, "logits": 1}))
+        return [*found, (plan.changes.program, {})]
+
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
         """A decode step of rows without a sequence, that changes nothing."""
         inputs["changes"][:, 0] = -1
@@ -507,9 +526,7 @@ class ModelRunner:
         And the whole step of one prompt that ends in it: attention's launches too follow from
         sizes alone, and a graph leaves no gaps between kernels.
         """
-        rungs = token_ladder(
-            self.plan.state.num_slots, self.plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS
-        )
+        rungs = _piece_ladder(self.plan)
         program = self.plan.mixed.program
         for tokens in reversed(rungs.rungs):
             sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
@@ -547,3 +564,8 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
+
+
+def _piece_ladder(plan: StepPlan) -> Ladder:
+    """The token counts of mixed steps whose pieces are captured."""
+    return token_ladder(plan.state.num_slots, plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS)

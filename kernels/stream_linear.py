@@ -1,0 +1,181 @@
+"""How ``stream_linear.cuh`` shares a weight among teams of warps, for few rows of 16-bit types.
+
+Knows sizes and dtypes, not the kernels' text. The choices are the best of those tried on an H200,
+over the shapes of Llama's 1B and 8B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cugraphs.kernel import CUDA_TYPES, Axes, Case
+
+from .benchmark_sizes import MATRICES
+from .case_arrays import Make
+
+STREAM_DTYPES = ("bfloat16", "float16")
+MAX_ROWS = 16
+MAX_NORM_ROWS = 8
+MAX_NORM_BYTES = 94 << 10  # of the rows that a block normalises: what every card has room for
+
+_SEGMENT = 32  # elements of k in a piece of a row
+_VECTOR = 8  # elements of a load
+_BYTES = 2  # of an element
+_HELD_VECTORS = 4  # of the norm's weight that a thread holds
+_BLOCKS = 264  # two for each multiprocessor of an H200
+
+
+@dataclass(frozen=True)
+class Teams:
+    """How a block's warps share the work.
+
+    Args:
+        row_teams: teams of a block, each with columns of its own.
+        depth_warps: warps of a team, which share in_features.
+        groups: rows of the weight at once, in groups of 8 / segments.
+        ahead: loads of each group under way.
+    """
+
+    row_teams: int
+    depth_warps: int
+    groups: int
+    ahead: int
+
+
+# By segments, best first: 8 for up to 2 rows, 4 for up to 4, 2 for up to 8.
+_CHOICES = {
+    8: (Teams(4, 2, 2, 4), Teams(8, 1, 2, 7)),
+    4: (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    2: (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+}
+_MAX_AHEAD = 8  # where none of them divides the row: a warp has it all
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """One launch.
+
+    Args:
+        segments: pieces of a row in a fragment.
+        fragments: of all rows.
+        teams: of a block.
+        blocks: of the launch.
+    """
+
+    segments: int
+    fragments: int
+    teams: Teams
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * self.teams.row_teams * self.teams.depth_warps
+
+    def function(self, name: str, dtype: str) -> str:
+        """The C++ name of a kernel of this shape."""
+        t = self.teams
+        numbers = (self.segments, self.fragments, t.row_teams, t.depth_warps, t.groups, t.ahead)
+        return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
+
+
+def streams(tokens: int, in_features: int, dtype: str) -> bool:
+    """Whether there is a shape for these sizes."""
+    if dtype not in STREAM_DTYPES or tokens > MAX_ROWS:
+        return False
+    return in_features > 0 and in_features % (_segments(tokens) * _SEGMENT) == 0
+
+
+def check_streams(
+    name: str, axes: Axes, *, max_rows: int = MAX_ROWS, normalised: bool = False
+) -> None:
+    """Refuse sizes that there is no shape for.
+
+    Args:
+        name: of the kernel.
+        axes: its sizes.
+        max_rows: that it is for.
+        normalised: each block normalises the rows for itself.
+
+    Raises:
+        ValueError: too many rows, or in_features of no whole pieces or too long.
+    """
+    tokens, in_features = axes["tokens"], axes["in_features"]
+    if tokens > max_rows:
+        raise ValueError(
+            f"{name}: tokens is {tokens}, expected at most {max_rows}; use the kernels that it "
+            "stands for"
+        )
+    step = _segments(tokens) * _SEGMENT
+    if not in_features or in_features % step:
+        raise ValueError(
+            f"{name}: in_features is {in_features}, expected a multiple of {step} for {tokens} rows"
+        )
+    if not normalised:
+        return
+    most = min(
+        _HELD_VECTORS * _VECTOR * stream_shape(tokens, in_features, 1).threads,
+        MAX_NORM_BYTES // _BYTES // max(tokens, 1),
+    )
+    if in_features > most:
+        raise ValueError(
+            f"{name}: in_features is {in_features}, expected at most {most}, which a block can hold"
+        )
+
+
+def normalised_bytes(tokens: int, in_features: int) -> int:
+    """Shared memory of the rows that a block normalises."""
+    return tokens * in_features * _BYTES
+
+
+def stream_benchmarks(
+    inputs: Callable[[int, int, int], Make],
+    matrices: Sequence[str],
+    attrs: Mapping[str, float] | None = None,
+    row_counts: Sequence[int] = (1, 4, 8),
+) -> tuple[Case, ...]:
+    """Cases of the sizes of an 8B, for kernels that take rows and a weight.
+
+    Args:
+        inputs: ``inputs(tokens, in_features, out_features)`` makes the arrays.
+        matrices: their names.
+        attrs: of the cases.
+        row_counts: rows.
+    """
+    return tuple(
+        Case(
+            f"8b_{matrix}_{rows}_row{'s' * (rows > 1)}",
+            inputs(rows, MATRICES[matrix][1], MATRICES[matrix][0] // (1 + (matrix == "gate_up"))),
+            attrs or {},
+        )
+        for matrix in matrices
+        for rows in row_counts
+    )
+
+
+def stream_shape(tokens: int, in_features: int, columns: int) -> StreamShape:
+    """The launch for sizes that :func:`streams` holds for.
+
+    Args:
+        tokens: rows of x.
+        in_features: of the weight.
+        columns: rows of the weight.
+    """
+    segments = _segments(tokens)
+    step = segments * _SEGMENT
+    teams = next(
+        (t for t in _CHOICES[segments] if in_features % (step * t.depth_warps * t.ahead) == 0),
+        None,
+    )
+    if teams is None:
+        steps = in_features // step
+        teams = Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))
+    units = -(-columns // (teams.groups * 8 // segments))
+    fragments = -(-tokens * segments // 16) or 1
+    return StreamShape(segments, fragments, teams, min(_BLOCKS, -(-units // teams.row_teams)))
+
+
+def _segments(tokens: int) -> int:
+    """Rows of x times pieces fill the 16 rows of a fragment."""
+    return 8 if tokens <= 2 else 4 if tokens <= 4 else 2
