@@ -36,6 +36,7 @@ BLOCK_SIZE = 16
 PROMPT_TOKENS = 64  # a sequence that joins brings
 PHASES = ("schedule", "submit", "collect")
 _WARM_UP_STEPS = 20
+_TEXT_STEPS = 200  # whose text is timed
 _WINDOW_STEPS = 48  # timed together: as many as fill three blocks of each sequence
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
@@ -114,12 +115,14 @@ class _Load:
         tokenizer: Tokenizer,
         *,
         answer_tokens: int,
+        keeps_tokens: bool = False,
     ) -> None:
         rows = plan.state.num_slots
         self.counters = EngineCounters()
         self.tokens: list[StepTokens] = []
         self.sequences: list[TokenSequence] = []
         self._answer_tokens, self._rows = answer_tokens, rows
+        self.keeps_tokens = keeps_tokens
         self._prompts = np.random.default_rng(1).integers(0, plan.vocab_size, (64, PROMPT_TOKENS))
         blocks = BlockManager(
             plan.cache.num_blocks,
@@ -139,7 +142,7 @@ class _Load:
             _DrawingRunner(plan, weights),
             self.counters,
             eos_token_ids=sorted(tokenizer.eos_token_ids),
-            give=self.tokens.append,
+            give=self._keep,
         )
         for row in range(rows):
             # Lengths differ, so that blocks fill and sequences end in different steps.
@@ -153,6 +156,10 @@ class _Load:
             while len(self.scheduler.running) + len(self.scheduler.waiting) < self._rows:
                 self._join(PROMPT_TOKENS, 0)
             self.counters.begin_phases()
+
+    def _keep(self, tokens: StepTokens) -> None:
+        if self.keeps_tokens:
+            self.tokens.append(tokens)
 
     def _join(self, prompt_tokens: int, answered: int) -> None:
         number = len(self.sequences)
@@ -199,14 +206,14 @@ def time_host(
     load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
     load.run(_WARM_UP_STEPS)
     windows = [_window_us(load) for _ in range(-(-steps // _WINDOW_STEPS))]
-    text_us = _text_us(load, tokenizer)
-    load.tokens.clear()
+    talk = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens, keeps_tokens=True)
+    talk.run(_WARM_UP_STEPS + _TEXT_STEPS)
     return HostTimes(
         rows=plan.state.num_slots,
         answer_tokens=answer_tokens,
         steps=steps,
         phase_us=sorted(windows, key=lambda phases: sum(phases.values()))[len(windows) // 2],
-        text_us=text_us,
+        text_us=_text_us(talk, tokenizer),
         profile=_profile(load, steps),
     )
 

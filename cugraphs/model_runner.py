@@ -338,18 +338,17 @@ class ModelRunner:
         self._send_what_a_step_cannot()
         if chunks:
             num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
-            tickets = [self._queue_mixed(chunks, DecodeRows(decode_slots, positions, num_logprobs))]
+            rows = DecodeRows(decode_slots, positions, num_logprobs)
+            tickets = [self._queue_mixed(chunks, rows, reads=reads)]
         elif len(decode_slots) <= self.decode.ladder.top:
-            tickets = self._queue_decode(decode_slots, num_steps)
+            tickets = self._queue_decode(decode_slots, num_steps, reads=reads)
         else:
             tickets = [self._queue_in_parts(decode_slots, reads=reads)]
         self.mirror.advance(decode_slots, positions, num_steps)
         for chunk in chunks:
             if chunk.samples:
                 self.mirror.advance_chunk(chunk)
-        if reads:
-            return tickets
-        return [dataclasses.replace(ticket, outputs=()) for ticket in tickets]
+        return tickets
 
     def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
         """Wait for a step.
@@ -445,19 +444,19 @@ class ModelRunner:
             fill_launch(inputs, self.ring.next_step)  # which is still to come: they are applied
             self._changes.run({})
 
-    def _queue_decode(self, slots: Array, num_steps: int) -> list[Ticket]:
+    def _queue_decode(self, slots: Array, num_steps: int, *, reads: bool) -> list[Ticket]:
         """Queue decode steps of rows that a rung holds, as a loop where those are wanted."""
         rows, first = len(slots), self.ring.begin(num_steps)
         inputs = self.decode.inputs(rows)
         self.mirror.take(inputs["changes"])
         fill_launch(inputs, first, num_steps)
         fill_decode(inputs, slots)
-        if num_steps == 1:
-            return [Ticket([(first, rows)], None, [self.decode.run(rows)])]
-        loop = first if self.has_loops else None
-        until = partial(self.ring.has_ended, first) if self.has_loops else None
+        loop, until = None, None
+        if num_steps > 1 and self.has_loops:
+            loop, until = first, partial(self.ring.has_ended, first)
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
-        return [Ticket([(first + i, rows)], loop, [outputs]) for i in range(num_steps)]
+        kept = [outputs] if reads else ()
+        return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
 
     def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:
         """Queue one decode step of more rows than a rung holds; read each part before the next."""
@@ -465,7 +464,7 @@ class ModelRunner:
         outputs: list[Mapping[str, Array]] = []
         begin = 0
         for rows in self.decode.split(len(slots)):
-            (part,) = self._queue_decode(slots[begin : begin + rows], 1)
+            (part,) = self._queue_decode(slots[begin : begin + rows], 1, reads=reads)
             steps += part.steps
             if reads:
                 outputs.append({name: a.copy() for name, a in self._read(part.outputs[0]).items()})
@@ -478,7 +477,7 @@ class ModelRunner:
             return arrays
         return {name: self.device.read(array) for name, array in arrays.items()}
 
-    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows) -> Ticket:
+    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows, *, reads: bool) -> Ticket:
         rows, first = len(decode.slots), self.ring.begin()
         tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
         logits = rows + sum(chunk.num_logits for chunk in chunks)
@@ -495,7 +494,8 @@ class ModelRunner:
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
         outputs = self._mixed.run(sizes)
-        return Ticket([(first, logits)], None, [{n: a[:logits] for n, a in outputs.items()}])
+        kept = [{name: array[:logits] for name, array in outputs.items()}] if reads else ()
+        return Ticket([(first, logits)], None, kept)
 
     def _mixed_sizes(self, tokens: int, seqs: int, logits: int) -> dict[str, int]:
         """Sizes that serve so many: on a GPU a little larger, so that bindings come again."""

@@ -180,7 +180,7 @@ class StepPipeline:
             output_token_ids=self.scheduler.slots.known_tokens(slot)[len(prompt) :],
             end_position=sequence.end_position,
         )
-        self._runner.mirror.write_table(slot, self.scheduler.blocks.tables[slot])
+        self._runner.mirror.write_table(slot, self.scheduler.blocks.block_table(slot))
         self._begun.append(Begun(slot, sequence, now_s, item.start))
 
     def _chunk(self, item: ScheduledChunk) -> Chunk:
