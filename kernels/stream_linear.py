@@ -43,11 +43,13 @@ class Teams:
     ahead: int
 
 
-# By segments, best first: 8 for up to 2 rows, 4 for up to 4, 2 for up to 8.
+# By segments and fragments, best first: 8 pieces for up to 2 rows, 4 for up to 4, 2 for up to 8, and
+# two fragments of them for up to 16.
 _CHOICES = {
-    8: (Teams(4, 2, 2, 4), Teams(8, 1, 2, 7)),
-    4: (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
-    2: (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    (8, 1): (Teams(4, 2, 2, 4), Teams(8, 1, 2, 7)),
+    (4, 1): (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    (2, 1): (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    (2, 2): (Teams(4, 4, 4, 2), Teams(1, 8, 4, 2)),
 }
 _MAX_AHEAD = 8  # where none of them divides the row: a warp has it all
 
@@ -163,17 +165,29 @@ def stream_shape(tokens: int, in_features: int, columns: int) -> StreamShape:
         columns: rows of the weight.
     """
     segments = _segments(tokens)
-    step = segments * _SEGMENT
-    teams = next(
-        (t for t in _CHOICES[segments] if in_features % (step * t.depth_warps * t.ahead) == 0),
-        None,
-    )
-    if teams is None:
-        steps = in_features // step
-        teams = Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))
-    units = -(-columns // (teams.groups * 8 // segments))
     fragments = -(-tokens * segments // 16) or 1
-    return StreamShape(segments, fragments, teams, min(_BLOCKS, -(-units // teams.row_teams)))
+    step = segments * _SEGMENT
+    blocks = _BLOCKS // fragments
+    fitting = [
+        teams
+        for teams in _CHOICES[segments, fragments]
+        if in_features % (step * teams.depth_warps * teams.ahead) == 0
+    ]
+    if not fitting:
+        steps = in_features // step
+        fitting = [Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))]
+    # Few columns are shared evenly only by few teams, of many warps each.
+    teams = next(
+        (t for t in fitting if _units(t, segments, columns) >= 2 * blocks * t.row_teams),
+        max(fitting, key=lambda t: t.depth_warps),
+    )
+    blocks = min(blocks, -(-_units(teams, segments, columns) // teams.row_teams))
+    return StreamShape(segments, fragments, teams, blocks)
+
+
+def _units(teams: Teams, segments: int, columns: int) -> int:
+    """What the rows of the weight are for teams that take so many at once."""
+    return -(-columns // (teams.groups * 8 // segments))
 
 
 def _segments(tokens: int) -> int:
