@@ -77,7 +77,14 @@ class Arena:
 
     def poison(self) -> None:
         """Fill the whole arena with NaN bytes."""
-        self._bytes()[...] = POISON
+        self.memory[...] = POISON
+
+    @property
+    def memory(self) -> Array:
+        """The one allocation, uint8; ValueError before it is made."""
+        if self._memory is None:
+            raise ValueError("Arena: nothing is allocated yet; call allocate first")
+        return self._memory
 
     def view(self, name: str, type_: ArrayType, offset: int = 0) -> Array:
         """An array of ``type_`` at ``offset`` bytes into the region.
@@ -99,7 +106,7 @@ class Arena:
                 f"expected at most {region.nbytes}"
             )
         begin = region.offset + offset
-        raw = self._bytes()[begin : begin + type_.nbytes]
+        raw = self.memory[begin : begin + type_.nbytes]
         view: Array = raw.view(DTYPES[type_.dtype]).reshape(type_.shape)
         return view
 
@@ -112,11 +119,6 @@ class Arena:
                 f"  {region.offset:#012x} .. {end:#012x} {region.nbytes:>15,}  {region.name}"
             )
         return "\n".join(lines)
-
-    def _bytes(self) -> Array:
-        if self._memory is None:
-            raise ValueError("Arena: nothing is allocated yet; call allocate first")
-        return self._memory
 
 
 def allocate_arrays(

@@ -63,8 +63,8 @@ class ProgramMemory:
         """
         self.device = device
         self.arena = plan_arena(planned, workspace=device.uses_workspace)
-        self.arena.allocate(device.allocate_bytes)
-        device.wait_for_caller()  # the array library has poisoned it in a stream of its own
+        self.arena.allocate(device.allocate_bytes, poison=False)
+        device.poison({"arena": self.arena.memory})  # what is read before it is written shows
         inputs = ArrayType((self.arena.regions[INPUTS].nbytes,), "uint8")
         self._bind = partial(
             Executable,

@@ -37,8 +37,9 @@ class Checkpoint:
     """The settings and tensors of one model folder, all checked before the first byte is mapped.
 
     Pages are read from disk when a view is first touched. A file that shrinks while it is mapped
-    ends the process (SIGBUS), as with every memory map: do not overwrite a model in use, write a
-    new file and rename it.
+    ends the process (SIGBUS) that touches ``array()`` or ``data``, as with every memory map; what
+    ``TensorView.read`` copies, as loading does, raises an error instead. Do not overwrite a model
+    in use: write a new file and rename it.
     """
 
     def __init__(
@@ -254,9 +255,14 @@ def read_weight_map(index_path: Path) -> dict[str, str]:
 def _map_tensors(headers: list[FileHeader]) -> dict[str, TensorView]:
     """Map every file, then view it: no view exists before every map does, so all can be closed."""
     with ExitStack() as stack:
-        maps = [stack.enter_context(map_file(header)) for header in headers]
+        maps = []
+        for header in headers:
+            mapped, reader = map_file(header)
+            stack.enter_context(mapped)
+            stack.callback(reader.close)
+            maps.append((mapped, reader))
         stack.pop_all()  # from here each map lives as long as a view of it
     tensors: dict[str, TensorView] = {}
-    for header, mapped in zip(headers, maps, strict=True):
-        tensors |= view_tensors(header, mapped)
+    for header, (mapped, reader) in zip(headers, maps, strict=True):
+        tensors |= view_tensors(header, mapped, reader)
     return tensors

@@ -95,7 +95,11 @@ class ClockStamps:
 
     def _write_place(self, module: Any, stamps: int, number: int) -> None:  # noqa: ANN401
         place = np.array([(stamps, int(self._count.data.ptr), self._room, number)], _PLACE)
-        module.get_global_var("stamp_place").copy_from_host(place.ctypes.data, place.nbytes)
+        import cupy
+
+        to = module.get_global_var("stamp_place")
+        runtime = cupy.cuda.runtime
+        runtime.memcpy(to, place.ctypes.data, place.nbytes, runtime.memcpyHostToDevice)
 
 
 def split_stamps(

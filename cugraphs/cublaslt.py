@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.kernel import MatrixProduct
+from cugraphs.lone_import import import_alone
 from cugraphs.one_line import reason
 from cugraphs.tuning_table import Product, TuningTable, load_table
 
@@ -169,7 +170,14 @@ class CublasLt:
         return MatrixPlan(described, restored, needed_bytes)
 
     def launch(
-        self, plan: MatrixPlan, out: int, x: int, weight: int, workspace: int, stream: int
+        self,
+        plan: MatrixPlan,
+        out: int,
+        x: int,
+        weight: int,
+        workspace: int,
+        stream: int,
+        residual: int = 0,
     ) -> None:
         """Queue one product on ``stream``.
 
@@ -180,6 +188,7 @@ class CublasLt:
             weight: device pointer.
             workspace: ``MatrixProduct.workspace_bytes`` of scratch memory, aligned to 256 bytes.
             stream: the CUstream.
+            residual: device pointer of what is added, laid out as the result; 0 adds nothing.
         """
         self._lt.matmul(
             self._handle,
@@ -189,8 +198,8 @@ class CublasLt:
             plan.described.weight_layout,
             x,
             plan.described.x_layout,
-            self._zero.ctypes.data,
-            out,
+            (self._one if residual else self._zero).ctypes.data,
+            residual or out,
             plan.described.out_layout,
             out,
             plan.described.out_layout,
@@ -294,10 +303,9 @@ def _is_capturing(stream: int) -> bool:
 
 def _import_bindings() -> Any:  # noqa: ANN401 - a module without types
     try:
-        from nvmath.bindings import cublasLt
+        return import_alone("nvmath.bindings.cublasLt")  # the whole package takes 0.4 s
     except ImportError as error:
         raise RuntimeError(
             f"cuBLASLt: nvmath-python does not import ({reason(error)}), expected it; "
             "pip install 'cugraphs[cuda13]' (or cuda12)"
         ) from None
-    return cublasLt

@@ -5,7 +5,10 @@ Imported only where a GPU is wanted. One stream; only ``read`` and ``wait`` sync
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -20,15 +23,23 @@ from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.cuda_loop import CudaLoop, capture_loop
-from cugraphs.device import InputStaging, KVPool, QueueOp, Replay, Run, converted
+from cugraphs.cuda_upload import PinnedLanes
+from cugraphs.device import InputStaging, KVPool, QueueOp, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
-from cugraphs.kernel import Array
+from cugraphs.kernel import Access, Array
+from cugraphs.kernel_loading import load_kernels
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.launch import Prepared, prepare, queue
+from cugraphs.launch import Prepared, device_arch, load_function, prepare, queue
 from cugraphs.one_line import reason
-from cugraphs.program import Buffer, Kind, Op, Program
+from cugraphs.program import Buffer, Program
+from cugraphs.start_times import span
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
+CUPY_WHEELS = (
+    "cupy",
+    *(f"cupy-cuda{cuda}" for cuda in ("102", "110", "111", "11x", "12x", "13x", "14x")),
+    *(f"cupy-rocm-{rocm}" for rocm in ("4-3", "5-0", "7-0")),
+)
 INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
 
 
@@ -43,6 +54,28 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def wake_driver() -> None:
+    """Begin to start the driver, in a thread, and import CuPy meanwhile.
+
+    The driver takes a quarter of a second or more, and no Python. Without one nothing happens; what
+    is wrong with it or with CuPy, :func:`check_cuda` says. Where CuPy is loaded already, the driver
+    is awake.
+    """
+    if "cupy" in sys.modules or not has_driver():
+        return
+
+    def wake() -> None:
+        driver = ctypes.CDLL("libcuda.so.1")
+        with span("driver, GPU context"):
+            context = ctypes.c_void_p()
+            if driver.cuInit(0) == 0:  # and GPU 0, which a process begins with
+                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+
+    threading.Thread(target=wake, name="cugraphs driver", daemon=True).start()
+    with span("import CuPy"), contextlib.suppress(ImportError):
+        import cupy  # noqa: F401
 
 
 def check_cuda() -> str:
@@ -93,8 +126,8 @@ def check_cuda() -> str:
 
 def _cupy_wheels() -> list[str]:
     """Names of the installed distributions that write the folder ``cupy``."""
-    names = {str(distribution.metadata["Name"]) for distribution in distributions()}
-    return sorted(n for n in names if n == "cupy" or n.startswith(("cupy-cuda", "cupy-rocm")))
+    # By name: to read the metadata of all that is installed takes tenths of a second.
+    return [name for name in CUPY_WHEELS if any(True for _ in distributions(name=name))]
 
 
 def _other_extra(wheels: Sequence[str], cuda_major: int) -> str:
@@ -176,15 +209,19 @@ class CudaDevice:
             RuntimeError: cuBLASLt is not installed.
             ValueError: a tuning table cannot be read.
         """
-        self.gpu_name = check_cuda()
+        with span("find the GPU"):
+            self.gpu_name = check_cuda()
         import cupy
 
         self._cupy: Any = cupy
         self._build = build
-        self.stream: Any = cupy.cuda.Stream(non_blocking=True)
-        self.cublaslt = CublasLt(
-            allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
-        )
+        self._id = int(cupy.cuda.Device().id)
+        with span("CUDA context"):
+            self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        with span("cuBLASLt, its tuning table"):
+            self.cublaslt = CublasLt(
+                allow_tf32=allow_tf32, card=self.gpu_name, tuning_table=tuning_table
+            )
         self._reached: Any = cupy.cuda.Event(disable_timing=True)  # a point in a stream
 
     @property
@@ -261,6 +298,10 @@ class CudaDevice:
         host = np.ascontiguousarray(converted(values, target.dtype)).reshape(target.shape)
         target.set(host, stream=self.stream)
 
+    def upload_lanes(self, count: int, chunk_bytes: int) -> Callable[[], UploadLane]:
+        """Lanes over pinned buffers, in a stream of their own."""
+        return PinnedLanes(count, chunk_bytes, self._id)
+
     def read(self, array: Any) -> Array:  # noqa: ANN401
         """A host copy; waits for the stream."""
         with self.stream:  # where an array that is not contiguous is packed
@@ -301,6 +342,7 @@ class CudaDevice:
     ) -> list[QueueOp]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program) if poison else {}
+        changed = _changed_by(program)
         ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -318,7 +360,11 @@ class CudaDevice:
             if poison:
                 dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
-            reads_early = _constants_are_weights(op)
+            reads_early = not any(
+                buffer in changed
+                for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+                if operand.constant
+            )
             ops.append(partial(self._run_op, label, launches, ruined, reads_early))
         return ops
 
@@ -338,14 +384,19 @@ class CudaDevice:
         self._poison(ruined)
         return leaves_ours and not ruined
 
+    def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
+        """New ones in processes, all at once."""
+        with span("kernels"):
+            load = partial(load_function, build=self._build)
+            load_kernels(programs, device_arch(), load, self._build)
+
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> CudaLoop:
-        """A conditional WHILE node over the step."""
-        assert isinstance(step, CudaGraph), "captured by this device"
-        return capture_loop(self.stream, step, control)
+    def capture_loop(self, record: Callable[[int], Run]) -> CudaLoop:
+        """A conditional WHILE node."""
+        return capture_loop(self.stream, record)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""
@@ -364,7 +415,11 @@ class CudaDevice:
             array.data.memset_async(POISON, array.nbytes, self.stream)
 
 
-def _constants_are_weights(op: Op) -> bool:
-    """Whether nothing in the step writes what the op's launches may read ahead of their wait."""
-    pairs = zip(op.kernel.operands, op.operands, strict=False)
-    return all(buffer.kind is Kind.WEIGHT for operand, buffer in pairs if operand.constant)
+def _changed_by(program: Program) -> set[Buffer]:
+    """What the program's ops write: a launch must not read it ahead of its wait."""
+    return {
+        buffer
+        for op in program.ops
+        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+        if operand.access is not Access.READ
+    }

@@ -1,7 +1,7 @@
-"""A graph that repeats a captured step until the step itself ends it: a conditional WHILE node.
+"""A graph that repeats a step until the step itself ends it: a conditional WHILE node.
 
-The loop's body is the step's graph as a child node, and after it one launch that decides. CuPy has
-no call for conditional nodes, so they are made through cuda-bindings.
+The step is captured into the loop's body, and its last launch decides whether there is another.
+CuPy has no call for conditional nodes, so they are made through cuda-bindings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from cugraphs.cuda_graph import CudaGraph
+from cugraphs.cuda_graph import refuse_allocations
 from cugraphs.device import CaptureError, Run
 from cugraphs.one_line import reason
 
@@ -18,13 +18,12 @@ _RUN_AT_FIRST = 1  # what the condition is at every launch of the graph: the bod
 
 
 class CudaLoop:
-    """One loop over a captured step, instantiated and uploaded."""
+    """One loop over a step, instantiated and uploaded."""
 
-    def __init__(self, step: CudaGraph, graph: Any, stream: Any) -> None:  # noqa: ANN401
+    def __init__(self, graph: Any, stream: Any) -> None:  # noqa: ANN401
         """Instantiate.
 
         Args:
-            step: what is repeated.
             graph: a CUgraph of the loop; destroyed with this object.
             stream: it is launched on.
 
@@ -33,7 +32,6 @@ class CudaLoop:
         """
         from cuda.bindings import driver
 
-        self.step = step
         self._launch = driver.cuGraphLaunch
         self._stream = driver.CUstream(int(stream.ptr))
         weakref.finalize(self, driver.cuGraphDestroy, graph)
@@ -50,14 +48,14 @@ class CudaLoop:
         _checked("cuGraphLaunch", self._launch(self._executable, self._stream))
 
 
-def capture_loop(stream: Any, step: CudaGraph, decide: Callable[[int], Run]) -> CudaLoop:  # noqa: ANN401
-    """Make a loop over ``step``.
+def capture_loop(stream: Any, record: Callable[[int], Run]) -> CudaLoop:  # noqa: ANN401
+    """Make a loop over a step.
 
     Args:
         stream: to capture and launch on.
-        step: a captured step, without copies from pageable memory.
-        decide: given the handle of the loop's condition, makes the call that queues one launch; it
-            sets the condition to 0 to end the loop.
+        record: given the handle of the loop's condition, makes the call that queues a step, without
+            copies from pageable memory; it has run before, but for its last launch, which sets the
+            condition to 0 to end the loop.
 
     Raises:
         CaptureError: the driver or cuda-bindings lacks what this needs, or refuses it.
@@ -68,17 +66,14 @@ def capture_loop(stream: Any, step: CudaGraph, decide: Callable[[int], Run]) -> 
         graph = _checked("cuGraphCreate", driver.cuGraphCreate(0))
         try:
             body, handle = _while_node(driver, graph)
-            child = _checked(
-                "cuGraphAddChildGraphNode",
-                driver.cuGraphAddChildGraphNode(body, None, 0, step.pointer(driver)),
-            )
-            _capture_behind(driver, stream, body, child, decide(handle))
+            _capture_into(driver, stream, body, record(handle))
         except BaseException:
             driver.cuGraphDestroy(graph)
             raise
-        return CudaLoop(step, graph, stream)
+        return CudaLoop(graph, stream)
     except (AttributeError, TypeError, RuntimeError) as error:
-        raise CaptureError(f"a loop cannot be captured: {reason(error)}") from error
+        where = " ".join(getattr(error, "__notes__", ()))
+        raise CaptureError(f"a loop cannot be captured: {reason(error)} {where}".strip()) from error
 
 
 def _while_node(driver: Any, graph: Any) -> tuple[Any, int]:  # noqa: ANN401
@@ -102,18 +97,19 @@ def _while_node(driver: Any, graph: Any) -> tuple[Any, int]:  # noqa: ANN401
     return params.conditional.phGraph_out[0], int(handle)
 
 
-def _capture_behind(driver: Any, stream: Any, body: Any, node: Any, run: Run) -> None:  # noqa: ANN401
-    """Capture what ``run`` queues into ``body``, to run after ``node``."""
+def _capture_into(driver: Any, stream: Any, body: Any, run: Run) -> None:  # noqa: ANN401
+    """Capture what ``run`` queues into an empty graph."""
     pointer = driver.CUstream(int(stream.ptr))
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    _checked(
-        "cuStreamBeginCaptureToGraph",
-        driver.cuStreamBeginCaptureToGraph(pointer, body, [node], None, 1, mode),
-    )
-    try:
-        run()
-    finally:
-        ended = driver.cuStreamEndCapture(pointer)
+    with refuse_allocations(stream):
+        _checked(
+            "cuStreamBeginCaptureToGraph",
+            driver.cuStreamBeginCaptureToGraph(pointer, body, None, None, 0, mode),
+        )
+        try:
+            run()
+        finally:
+            ended = driver.cuStreamEndCapture(pointer)
     _checked("cuStreamEndCapture", ended)
 
 

@@ -6,9 +6,10 @@ CuPy.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -68,6 +69,28 @@ class InputStaging(Protocol):
 
     def send(self, nbytes: int) -> None:
         """Queue the copy of its first bytes into the arena; the next twin is then the other."""
+
+
+class UploadLane(Protocol):
+    """One thread's way into the device's memory, for much data: it fills host memory, to be copied.
+
+    Attributes:
+        chunk_bytes: the most that :meth:`fill` gives.
+    """
+
+    chunk_bytes: int
+
+    def fill(self, address: int, nbytes: int) -> Array:
+        """Host memory, uint8 [nbytes], to be copied to an address of the device.
+
+        It may be the memory at that address. Waits where it is still being copied.
+        """
+
+    def send(self) -> None:
+        """Queue the copy of what :meth:`fill` gave last."""
+
+    def finish(self) -> None:
+        """Wait until everything that was sent is there."""
 
 
 class KVPool(Protocol):
@@ -138,6 +161,15 @@ class Device(Protocol):
     def write(self, target: Array, values: Array) -> None:
         """Copy host ``values`` into a device array of that shape, converting the dtype."""
 
+    def upload_lanes(self, count: int, chunk_bytes: int) -> Callable[[], UploadLane]:
+        """What makes a lane with host memory of its own, called by the thread that uses the lane.
+
+        Args:
+            count: of lanes that will be made.
+            chunk_bytes: that each should take at once; where the machine gives less memory, it
+                takes less, and that is logged.
+        """
+
     def read(self, array: Array) -> Array:
         """The contents as a host array; waits until they are computed. May be a view."""
 
@@ -176,6 +208,9 @@ class Device(Protocol):
             poison: fill temporaries with NaN bytes after their last use.
         """
 
+    def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
+        """Get ready to bind programs at these sizes: compile and load what they launch, at once."""
+
     def capture(self, run: Run) -> Replay:
         """Record what ``run`` queues as one graph, on a device that has graphs.
 
@@ -183,13 +218,12 @@ class Device(Protocol):
             CaptureError: it cannot be captured.
         """
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
-        """A graph that repeats a captured step until a kernel ends it, on a device that has graphs.
+    def capture_loop(self, record: Callable[[int], Run]) -> Loop:
+        """A graph that repeats a step until its last kernel ends it, on a device that has graphs.
 
         Args:
-            step: from :meth:`capture`.
-            control: given the handle of the loop's condition, makes the call that queues what
-                runs after each step; it sets the condition to 0 to end the loop.
+            record: given the handle of the loop's condition, makes the call that queues a step; the
+                last kernel sets the condition to 0 to end the loop.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -219,6 +253,22 @@ class _InPlace:
         return 0
 
     def send(self, nbytes: int) -> None:
+        pass
+
+
+class _DirectLane:
+    """Host code writes where the device reads."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self.chunk_bytes = chunk_bytes
+
+    def fill(self, address: int, nbytes: int) -> Array:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def send(self) -> None:
+        pass
+
+    def finish(self) -> None:
         pass
 
 
@@ -288,6 +338,10 @@ class CpuDevice:
         """Copy, converting the dtype."""
         convert(values, target)
 
+    def upload_lanes(self, count: int, chunk_bytes: int) -> Callable[[], UploadLane]:
+        """The targets themselves are filled."""
+        return partial(_DirectLane, chunk_bytes)
+
     def read(self, array: Array) -> Array:
         """The array itself."""
         return array
@@ -321,11 +375,14 @@ class CpuDevice:
         """Run the references."""
         return [partial(_run_op, op, poison) for op in bind_ops(program, arrays)]
 
+    def load_kernels(self, programs: Sequence[tuple[Program, Mapping[str, int]]]) -> None:
+        """References are there already."""
+
     def capture(self, run: Run) -> Replay:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> Loop:
+    def capture_loop(self, record: Callable[[int], Run]) -> Loop:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
-from cugraphs.device import Device, InputStaging, Loop, QueueOp, Replay
+from cugraphs.device import Device, InputStaging, Loop, QueueOp, Replay, Run
 from cugraphs.interpreter import TEMPORARIES, check_array
 from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
 from cugraphs.program import Buffer, Kind, Program
@@ -229,16 +229,17 @@ class Executable:
         return bound.graph
 
     def capture_loop(self, sizes: Sizes) -> None:
-        """Capture a loop over the captured step at these sizes.
+        """Capture a loop over the step at these sizes, which was captured before.
 
         Raises:
             CaptureError: the capture failed; the steps still run one by one.
         """
         bound = self.bind(sizes)
-        assert bound.graph is not None, "a loop repeats a captured step"
-        bound.loop = self._device.capture_loop(
-            bound.graph, lambda condition: partial(_queue_all, self._decide(sizes, condition))
-        )
+
+        def record(condition: int) -> Run:
+            return partial(_queue_all, [*bound.ops, *self._decide(sizes, condition)])
+
+        bound.loop = self._device.capture_loop(record)
 
     def _decide(self, sizes: Sizes, condition: int) -> Sequence[QueueOp]:
         """A call for each op of the control program, on inputs of the step and on state."""

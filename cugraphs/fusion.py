@@ -17,6 +17,7 @@ from cugraphs.kernels import (
     LINEAR,
     LINEAR_ADD,
     LINEAR_ADD_RMS_NORM,
+    LINEAR_RESIDUAL,
     LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_ROPE_APPEND,
@@ -25,6 +26,7 @@ from cugraphs.kernels import (
     ROPE_APPEND,
     SILU_AND_MUL,
 )
+from cugraphs.kernels.linear_residual import MIN_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -39,6 +41,7 @@ class Rule:
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
         requires: scalars of the run that must have these values, and that ``fused`` does not take.
         dtypes: that "T" may be; empty: any.
+        min_rows: tokens of the run's first op, at their most, from which on it is worth it.
 
     A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
     or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest: a
@@ -51,6 +54,7 @@ class Rule:
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
     requires: Mapping[str, Any] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
+    min_rows: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
@@ -75,9 +79,14 @@ def _of_linear(
     fused: Kernel,
     operands: tuple[tuple[int, str], ...],
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...],
+    min_rows: int = 0,
 ) -> Iterator[Rule]:
     """Rules for a run with a LINEAR, without a bias and, where ``fused`` takes one, with it."""
-    options: dict[str, Any] = {"requires": {"batch_invariant": False}, "dtypes": fused.cuda_dtypes}
+    options: dict[str, Any] = {
+        "requires": {"batch_invariant": False},
+        "dtypes": fused.cuda_dtypes,
+        "min_rows": min_rows,
+    }
     yield Rule(run, fused, operands, links, **options)
     if fused.operands[-1].name == "bias":
         bias = (run.index(LINEAR), "bias")
@@ -131,6 +140,13 @@ _FEW_ROWS = (
 
 RULES = (
     *_FEW_ROWS,
+    *_of_linear(
+        (LINEAR, ADD),
+        LINEAR_RESIDUAL,
+        ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "b")),),
+        min_rows=MIN_ROWS,
+    ),
     Rule(
         run=(ADD, RMS_NORM),
         fused=ADD_RMS_NORM,
@@ -192,6 +208,8 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
     if any(op.attrs[key] != attrs[key] for op in run for key in op.attrs):
         return None  # one scalar, two values
     if any(attrs.pop(key, value) != value for key, value in rule.requires.items()):
+        return None
+    if rule.min_rows and int(run[0].axes["tokens"]) < rule.min_rows:
         return None
     if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
         return None

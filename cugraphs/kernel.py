@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from cugraphs.tensor_map import TensorMap
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Axes = Mapping[str, int]
 
@@ -200,6 +202,7 @@ class Launch:
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation.
+        tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
     """
 
     function: str
@@ -211,6 +214,7 @@ class Launch:
     programmatic: bool = False
     arch: str = ""
     elsewhere: tuple[Launch, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
@@ -218,6 +222,10 @@ class Launch:
             raise ValueError(
                 f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere)} "
                 "launches elsewhere, expected both or neither; those run on every architecture"
+            )
+        if self.tensor_maps and not self.arch:
+            raise ValueError(
+                f"Launch: {self.function} has tensor maps and no arch, expected one that has them"
             )
 
     def on(self, arch: str) -> tuple[Launch, ...]:
@@ -227,7 +235,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """``out = x @ weight.T (+ bias)`` by cuBLASLt, over the operands of those names."""
+    """``out = x @ weight.T (+ bias) (+ residual)`` by cuBLASLt, over the operands of those names.
+
+    Args:
+        adds_residual: there is a residual, [tokens, out_features], added before the one rounding.
+    """
+
+    adds_residual: bool = False
 
     # For split-K partial sums; what NVIDIA advises for Hopper.
     workspace_bytes: ClassVar[int] = 32 << 20

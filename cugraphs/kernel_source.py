@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from cugraphs.build_cache import cache_key
@@ -38,6 +38,7 @@ def source_files(source: Path) -> tuple[Path, ...]:
     """
     if not source.is_file():
         raise FileNotFoundError(f"kernel source: {source} does not exist, expected a .cu file")
+    folders = include_folders(source)
     found: dict[Path, None] = {}
     waiting = [source.resolve()]
     while waiting:
@@ -45,8 +46,8 @@ def source_files(source: Path) -> tuple[Path, ...]:
         if file in found:
             continue
         found[file] = None
-        for name in reversed(_INCLUDE.findall(file.read_text(encoding="utf-8"))):
-            for folder in (file.parent, *include_folders(source)):
+        for name in reversed(_INCLUDE.findall(_text(file, _stamp(file)))):
+            for folder in (file.parent, *folders):
                 if (folder / name).is_file():
                     waiting.append((folder / name).resolve())
                     break
@@ -54,9 +55,40 @@ def source_files(source: Path) -> tuple[Path, ...]:
 
 
 def source_key(source: Path) -> str:
-    """A hash of the text of :func:`source_files`: it changes whenever a compiled result may."""
+    """A hash of the text of :func:`source_files`: it changes whenever a compiled result may.
+
+    It is computed once, until one of the files changes, or which files their folders hold.
+    """
+    if source in _KEYS:
+        stamps, key = _KEYS[source]
+        if stamps == {path: _stamp(path) for path in stamps}:
+            return key
+    before = {path.resolve(): _stamp(path) for path in include_folders(source)}
     files = source_files(source)
-    return cache_key(*(part for file in files for part in (file.name, file.read_text("utf-8"))))
+    before |= {file: _stamp(file) for file in files}
+    texts = [(file.name, _text(file, before[file])) for file in files]
+    key = cache_key(*(part for text in texts for part in text))
+    if before == {path: _stamp(path) for path in before}:  # else it was changed meanwhile
+        _KEYS[source] = before, key
+    return key
+
+
+@lru_cache(maxsize=256)  # most sources include the same headers
+def _text(file: Path, stamp: tuple[int, int] | None) -> str:
+    """The text of a file, as long as its stamp stays."""
+    return file.read_text(encoding="utf-8")
+
+
+_KEYS: dict[Path, tuple[dict[Path, tuple[int, int] | None], str]] = {}
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes whenever a file or folder does; None where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 @cache

@@ -18,6 +18,8 @@ import numpy as np
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
+from cugraphs.start_times import span
+from cugraphs.tensor_map_encoding import encode_tensor_map
 
 # Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
 DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
@@ -56,6 +58,7 @@ class LaunchForm:
         self.operands = launch.operands or tuple([operand.name for operand in kernel.operands])
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
+        self.tensor_maps = launch.tensor_maps
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
@@ -97,11 +100,17 @@ class PreparedLaunch:
         self.label = form.label
         self._form = form
         values = [*pointers, *form.scalars]
-        # The values, and after them where each one is, as the driver wants to be told.
-        self._words = array("Q", values + values)
-        first, nbytes = self._words.buffer_info()[0], 8 * len(values)
-        self._words[len(values) :] = array("Q", range(first, first + nbytes, 8))
-        self._arguments = first + nbytes
+        # Arguments begin at these words; a tensor map takes several.
+        starts = [*range(len(values))]
+        for tensor_map in form.tensor_maps:
+            starts.append(len(values))
+            address = pointers[form.operands.index(tensor_map.operand)]
+            values += encode_tensor_map(tensor_map, address)
+        # The values, and after them where each argument is, as the driver wants to be told.
+        self._words = array("Q", values + starts)
+        first = self._words.buffer_info()[0]
+        self._words[len(values) :] = array("Q", [first + 8 * start for start in starts])
+        self._arguments = first + 8 * len(values)
 
     def __call__(self, after_ours: bool = False) -> None:
         """Queue the launch.
@@ -126,18 +135,32 @@ class PreparedProduct:
     is_ours = False
 
     def __init__(
-        self, cublaslt: CublasLt, plan: MatrixPlan, pointers: tuple[int, int, int, int], stream: int
+        self,
+        cublaslt: CublasLt,
+        plan: MatrixPlan,
+        pointers: tuple[int, int, int, int],
+        stream: int,
+        residual: int,
     ) -> None:
-        """Keep what a launch needs; ``pointers`` are of out, x, weight and the workspace."""
+        """Keep what a launch needs.
+
+        Args:
+            cublaslt: the library.
+            plan: of the product.
+            pointers: of out, x, weight and the workspace.
+            stream: the CUstream.
+            residual: pointer of what is added; 0 where nothing is.
+        """
         self.label = "matrix product"
         self._cublaslt = cublaslt
         self._plan = plan
         self._pointers = pointers
         self._stream = stream
+        self._residual = residual
 
     def __call__(self, after_ours: bool = False) -> None:
         """Queue the product, which begins when all before it has ended."""
-        self._cublaslt.launch(self._plan, *self._pointers, self._stream)
+        self._cublaslt.launch(self._plan, *self._pointers, self._stream, self._residual)
 
 
 Prepared = PreparedLaunch | PreparedProduct
@@ -203,10 +226,19 @@ def prepare(
         if isinstance(part, LaunchForm):
             prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
         else:
-            product = cublaslt.plan(part, pointers.get("bias", 0), stream=stream)
+            product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
             where = (pointers["out"], pointers["x"], pointers["weight"], pointers[WORKSPACE])
-            prepared.append(PreparedProduct(cublaslt, product, where, stream))
+            residual = pointers["residual"] if part.adds_residual else 0
+            prepared.append(PreparedProduct(cublaslt, product, where, stream, residual))
     return prepared
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A matrix product without its arrays."""
+
+    shape: MatrixShape
+    adds_residual: bool
 
 
 @dataclass(frozen=True)
@@ -220,7 +252,7 @@ class _Plan:
     """
 
     operands: tuple[str, ...]
-    parts: tuple[LaunchForm | MatrixShape, ...]
+    parts: tuple[LaunchForm | _Product, ...]
     workspace_bytes: int
 
 
@@ -261,14 +293,15 @@ def _plan(
     if not kernel.has_work(axes):
         return _Plan(names, (), 0)  # a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
-    parts: list[LaunchForm | MatrixShape] = []
+    parts: list[LaunchForm | _Product] = []
     for part in kernel.launches(axes, dtype, **attrs):
         if isinstance(part, Launch):
             parts += [LaunchForm(kernel, one, stream, build) for one in part.on(device_arch())]
         else:
             has_bias = "bias" in names[: len(arrays)]
             sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
-            parts.append(MatrixShape(*sizes, dtype, has_bias))
+            shape = MatrixShape(*sizes, dtype, has_bias)
+            parts.append(_Product(shape, part.adds_residual))
     return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
 
 
@@ -304,9 +337,10 @@ def _function(
     from cuda.bindings import driver
 
     cubin = compile_cubin(source, function, arch, options=build)
-    module = cupy.cuda.function.Module()
-    module.load(cubin.data)
-    found = module.get_function(cubin.lowered_name)
+    with span(f"load {function}"):
+        module = cupy.cuda.function.Module()
+        module.load(cubin.data)
+        found = module.get_function(cubin.lowered_name)
     _KEEP.append((module, found))
     if STAMPED in build:
         stamped_modules.append((function, module))
@@ -320,6 +354,13 @@ def _function(
                 f"driver answers {error.name}"
             )
     return pointer
+
+
+def load_function(
+    source: Path, function: str, arch: str, shared_bytes: int, build: tuple[str, ...] = ()
+) -> None:
+    """Compile, or find, and load what will be launched soon."""
+    _function(source, function, arch, shared_bytes, build)
 
 
 # The functions that were loaded in a build with clock stamps, and their modules.

@@ -12,6 +12,7 @@ import numpy as np
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cuda_device import wake_driver
 from cugraphs.device_choice import (
     MemoryBudget,
     choose_device,
@@ -26,12 +27,14 @@ from cugraphs.model_lookup import find_model
 from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.weights import load_weights
+from cugraphs.models.weights import begin_loading
 from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
+from cugraphs.start_times import span
 from cugraphs.statistics import EngineStats
+from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -65,6 +68,9 @@ class LLM:
         max_capture_size: int | None = None,
         off_ladder: OffLadder = "split",
         prefix_caching: bool = True,
+        num_scheduler_steps: int = 1,
+        step_loops: bool = False,
+        async_scheduling: bool | None = None,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
         tuning_table: str | Path | None = None,
@@ -96,6 +102,12 @@ class LLM:
             prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
                 uses what is in the cache of it. The rest of the prompt is then computed in another
                 shape, so last bits can differ; not with batch_invariant.
+            num_scheduler_steps: decode steps, 1 to 64, that are queued together, while no other
+                prompt could join them. The host has less to do for each token.
+            step_loops: on a GPU those steps are one launch that ends by itself once all answers
+                have ended, or a step after another prompt has come.
+            async_scheduling: queue a step while the one before still runs; its tokens come from the
+                device's own state. Default: where the device is not the CPU.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
@@ -103,7 +115,7 @@ class LLM:
             tuning_table: a file of ``cugraphs tune``; default the tables that are found for the
                 GPU: the user's own in the cache folder, and the one shipped.
             seed: makes sampling without a seed of its own repeatable.
-            progress: called while loading with (bytes done, bytes in all).
+            progress: called while loading with (bytes done, bytes in all), by another thread.
 
         Raises:
             ValueError, OSError: the model or an argument cannot be used; the message says why.
@@ -111,15 +123,24 @@ class LLM:
         """
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
+        if _count("num_scheduler_steps", num_scheduler_steps) > MAX_STEPS:
+            raise ValueError(
+                f"LLM: num_scheduler_steps is {num_scheduler_steps}, expected 1 to {MAX_STEPS}"
+            )
         self.folder = find_model(model)
-        self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
+        if device != "cpu":
+            wake_driver()  # what follows needs Python's lock, which this does not
         with Checkpoint.open(self.folder) as checkpoint:
             self.config = LlamaConfig.from_hf(checkpoint.config, str(self.folder / "config.json"))
+            with span("tokenizer"):
+                self.tokenizer = Tokenizer.load(
+                    self.folder, checkpoint.config, checkpoint.generation_config
+                )
+            self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
+            if async_scheduling is None:
+                async_scheduling = not self.device.shares_host_memory
             self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
             self.max_model_len = self._choose_length(max_model_len)
-            self.tokenizer = Tokenizer.load(
-                self.folder, checkpoint.config, checkpoint.generation_config
-            )
             self._generation_config = checkpoint.generation_config
             ladder = Ladder(
                 _count("max_num_seqs", max_num_seqs),
@@ -128,24 +149,29 @@ class LLM:
                 off_ladder=off_ladder,
             )
             budget = MemoryBudget(num_kv_blocks, kv_cache_bytes, gpu_memory_utilization)
-            plan = self._plan(ladder, max_num_batched_tokens, budget, batch_invariant)
-            weights = load_weights(
-                checkpoint.tensors,
-                self.config,
-                self.dtype,
-                self.max_model_len,
-                self.device,
-                source=str(self.folder),
-                progress=_running_total(progress, checkpoint.nbytes),
-            )
-        self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
-        self.runner = ModelRunner(
-            plan,
-            weights,
-            self.device,
-            mode=check_graph_mode(graph_mode),
-            memory_bytes=budget.device_bytes(self.device),
-        )
+            with span("plan"):
+                plan = self._plan(ladder, max_num_batched_tokens, budget, batch_invariant)
+            with span("chat template"):
+                self._chat_template = ChatTemplate.load(self.folder, self.tokenizer)
+            with span("allocate weights, begin to load"):
+                weights, loading = begin_loading(
+                    checkpoint.tensors,
+                    self.config,
+                    self.dtype,
+                    self.max_model_len,
+                    self.device,
+                    source=str(self.folder),
+                    progress=_running_total(progress, checkpoint.nbytes),
+                )
+            with loading:  # meanwhile: binding and capture need the weights' addresses alone
+                self.runner = ModelRunner(
+                    plan,
+                    weights,
+                    self.device,
+                    mode=check_graph_mode(graph_mode),
+                    loops=step_loops,
+                    memory_bytes=budget.device_bytes(self.device),
+                )
         if not self.device.shares_host_memory:
             _log.info(_memory_notice(self.runner))
         self.engine = Engine(
@@ -155,6 +181,8 @@ class LLM:
             max_num_seqs=max_num_seqs,
             seed=seed,
             prefix_caching=prefix_caching,
+            num_scheduler_steps=num_scheduler_steps,
+            steps_ahead=int(async_scheduling),
         )
 
     def memory_map(self) -> MemoryMap:
@@ -380,8 +408,8 @@ class TextStream(Iterator[str]):
         self._num_given = len(self._request.completions[0].pieces)
 
     def __del__(self) -> None:
-        """Stop the request when nobody listens any more."""
-        self.close()
+        """Stop the request, before the next step, when nobody listens any more."""
+        self._engine.abort_soon(self._request)
 
 
 def _count(name: str, value: object, least: int = 1) -> int:

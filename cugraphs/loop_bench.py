@@ -73,7 +73,7 @@ class LoopTimes:
 
 def loop_length(prompt_tokens: int, steps: int) -> int:
     """Tokens of the longest sequence that is timed over so many steps."""
-    timed = MAX_STEPS + max(steps + MAX_STEPS, (_NEWCOMERS + 1) * (2 * REPLAYS_TOGETHER + 1))
+    timed = _WARM_UP_STEPS + max(steps, (_NEWCOMERS + 1) * (2 * REPLAYS_TOGETHER + 1))
     return prompt_tokens + SETTLING_STEPS + timed + 1
 
 
@@ -88,7 +88,7 @@ def stamped_runner(bench: BenchModel, batch: int, length: int) -> RandomCacheRun
 def time_drive(
     runner: RandomCacheRunner, drive: Drive, *, batch: int, prompt_tokens: int, steps: int
 ) -> LoopTimes:
-    """Drive about ``steps`` steps, then let newcomers come."""
+    """Drive ``steps`` steps, then let newcomers come."""
     driver = _Driver(runner, drive, batch)
     driver.settle(prompt_tokens)
     driver.run(_WARM_UP_STEPS)
@@ -130,15 +130,14 @@ class _Driver:
         settle(self._runner, self._batch, prompt_tokens)
 
     def run(self, steps: int) -> int:
-        """Drive at least so many steps; how many there were."""
-        made = 0
+        """Drive so many steps; how many were made."""
+        launched = made = 0
         under_way: deque[_Launched] = deque()
         depth = _UNDER_WAY if self._drive is Drive.REPLAYS else 1
-        while made < steps:
-            while len(under_way) < depth:
-                under_way.append(self._launch())
-            made += self._read(under_way.popleft())
-        while under_way:
+        while launched < steps or under_way:
+            while launched < steps and len(under_way) < depth:
+                under_way.append(self._launch(min(self._drive.num_steps, steps - launched)))
+                launched += under_way[-1].num_steps
             made += self._read(under_way.popleft())
         return made
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from cugraphs.build_cache import cache_folder, cache_key, write_atomically
 from cugraphs.kernel_source import INSTALL_CUDA, cuda_include_folder, include_folders, source_key
+from cugraphs.start_times import span
 
 # Shared memory that one block may have; every kernel is compiled for all of these.
 MAX_SHARED_BYTES = {
@@ -81,14 +82,23 @@ def compile_cubin(source: Path, function: str, arch: str, *, options: Sequence[s
         CompileError: the source does not compile.
         RuntimeError: NVRTC or CUDA's headers are not installed, or NVRTC is too old.
     """
-    version = nvrtc_version()
-    key = cache_key(source_key(source), function, arch, *_OPTIONS, *options, version)
-    path = cache_folder("cubins") / f"{source.stem}-{arch}-{key}.cubin"
+    path = _cubin_path(source, function, arch, options)
     cubin = _read(path)
     if cubin is None:
-        cubin = _compile(source, function, arch, (*_OPTIONS, *options))
+        with span(f"compile {function}"):
+            cubin = _compile(source, function, arch, (*_OPTIONS, *options))
         _write(path, cubin)
     return cubin
+
+
+def is_compiled(source: Path, function: str, arch: str, *, options: Sequence[str] = ()) -> bool:
+    """Whether :func:`compile_cubin` finds it on disk, as far as a look at the folder tells."""
+    return _cubin_path(source, function, arch, options).is_file()
+
+
+def _cubin_path(source: Path, function: str, arch: str, options: Sequence[str]) -> Path:
+    key = cache_key(source_key(source), function, arch, *_OPTIONS, *options, nvrtc_version())
+    return cache_folder("cubins") / f"{source.stem}-{arch}-{key}.cubin"
 
 
 @cache

@@ -64,6 +64,8 @@ def price_step(
     streamed = set()
     linear_flops = 0
     for op in program.ops:
+        if not op.kernel.has_work({n: bind_axis(size, sizes) for n, size in op.axes.items()}):
+            continue  # as after the last attention of a step that samples nothing
         cost = op.cost(sizes, context=context)
         known = prices.get(op.kernel.name, KernelPrice(op.kernel.name, 0, Cost(0, 0)))
         launches = known.launches + count_launches(op, sizes, arch)

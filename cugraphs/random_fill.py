@@ -19,7 +19,7 @@ BLOCK_ELEMENTS = (1 << 22) - 1  # odd, so that no two rows of a matrix are the s
 
 def fill_random(device: Device, array: Any, *, mean: float = 0.0, std: float = 1.0) -> None:  # noqa: ANN401
     """Fill a contiguous array of the device with normal numbers, always the same ones."""
-    host = _block(mean, std, str(array.dtype))
+    host = normal_block(mean, std, str(array.dtype))
     flat = array.reshape(-1)
     if device.shares_host_memory:
         flat[...] = np.resize(host, flat.size)
@@ -34,6 +34,7 @@ def fill_random(device: Device, array: Any, *, mean: float = 0.0, std: float = 1
 
 
 @cache
-def _block(mean: float, std: float, dtype: str) -> Array:
+def normal_block(mean: float, std: float, dtype: str) -> Array:
+    """``BLOCK_ELEMENTS`` normal numbers, always the same ones."""
     normal = np.random.default_rng(0).standard_normal(BLOCK_ELEMENTS, np.float32)
     return (mean + std * normal).astype(DTYPES[dtype])

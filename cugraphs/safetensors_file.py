@@ -1,7 +1,8 @@
 """One safetensors file: its validated header, and each tensor as a typed, zero-copy byte view.
 
 The `safetensors` library opens and validates the file; the bytes are views of this module's own
-memory map, because the library's NumPy side cannot give BF16 or FP8.
+memory map, because the library's NumPy side cannot give BF16 or FP8. Whoever wants many bytes reads
+them instead: a file that shrinks is then an error, where a memory map ends the process.
 
 Knows the format only (https://github.com/huggingface/safetensors): no folder, no name of a tensor.
 """
@@ -60,6 +61,8 @@ class TensorView:
         shape: As in the file; ``()`` for a scalar.
         file: The file that holds the bytes.
         data: uint8 [nbytes], read-only view of the mapped file, at any alignment.
+        reader: Of the open file; None reads from ``data``.
+        start: Where in the file the bytes begin.
     """
 
     name: str
@@ -67,6 +70,8 @@ class TensorView:
     shape: tuple[int, ...]
     file: Path
     data: npt.NDArray[np.uint8] = field(repr=False)
+    reader: FileReader | None = field(default=None, repr=False)
+    start: int = 0
 
     def __post_init__(self) -> None:
         """Refuse bytes that do not fit dtype and shape."""
@@ -94,6 +99,78 @@ class TensorView:
         must look at ``flags.aligned``.
         """
         return self.data.view(_ARRAY_DTYPES[self.dtype]).reshape(self.shape)
+
+    def read(self, begin: int, buffer: npt.NDArray[np.uint8]) -> None:
+        """Fill ``buffer`` with the tensor's bytes from ``begin`` on; any thread may call it.
+
+        Raises:
+            ModelFileError: The file has become shorter, or cannot be read.
+        """
+        if self.reader is None:
+            buffer[:] = self.data[begin : begin + buffer.nbytes]
+        else:
+            self.reader.read(self.start + begin, buffer)
+
+    def check_unchanged(self) -> None:
+        """Raise ModelFileError if the file has been written to since it was opened."""
+        if self.reader is not None:
+            self.reader.check_unchanged()
+
+
+class FileReader:
+    """An open file, read at given places. It is closed when the last view of it is gone."""
+
+    def __init__(self, header: FileHeader, descriptor: int) -> None:
+        """Take an open file.
+
+        Args:
+            header: what it held when it was checked.
+            descriptor: of the file; closed by this object.
+        """
+        self._header = header
+        self._descriptor = descriptor
+        self._modified_ns = os.fstat(descriptor).st_mtime_ns
+
+    def read(self, start: int, buffer: npt.NDArray[np.uint8]) -> None:
+        """Fill ``buffer`` with the file's bytes from ``start`` on.
+
+        Raises:
+            ModelFileError: The file ends before, or cannot be read.
+        """
+        view = buffer.data
+        while view:
+            try:
+                count = os.preadv(self._descriptor, [view], start)
+            except OSError as error:
+                raise refusal(
+                    self._header.path,
+                    f"cannot be read at byte {start} ({reason(error)})",
+                    "a file that can be",
+                    "check the disk or the network, or copy the folder to a local disk",
+                ) from error
+            if count == 0:
+                raise self._changed()
+            start, view = start + count, view[count:]
+
+    def check_unchanged(self) -> None:
+        """Raise ModelFileError if the file has been written to since it was opened."""
+        now = os.fstat(self._descriptor)
+        if now.st_size != self._header.file_bytes or now.st_mtime_ns != self._modified_ns:
+            raise self._changed()
+
+    def _changed(self) -> ModelFileError:
+        file_bytes = os.fstat(self._descriptor).st_size
+        return _changed(self._header.path, self._header.file_bytes, file_bytes)
+
+    def close(self) -> None:
+        """Close the file at once; nothing can be read then."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        """Close the file."""
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -168,8 +245,11 @@ def read_header(path: Path) -> FileHeader:
     return FileHeader(path, file_bytes, tuple(entries))
 
 
-def map_file(header: FileHeader) -> mmap.mmap:
+def map_file(header: FileHeader) -> tuple[mmap.mmap, FileReader]:
     """Map the file of a header into memory, read-only; the caller closes the map.
+
+    Returns:
+        The map, and a reader of the same open file.
 
     Raises:
         ModelFileError: The file cannot be mapped, or has changed its size since.
@@ -184,15 +264,18 @@ def map_file(header: FileHeader) -> mmap.mmap:
                 "a file that can be",
                 "copy the folder to a local disk",
             ) from error
-    with ExitStack() as stack:
-        stack.enter_context(mapped)
-        if len(mapped) != header.file_bytes:
-            raise _changed(header.path, header.file_bytes, len(mapped))
-        stack.pop_all()
-    return mapped
+        with ExitStack() as stack:
+            stack.enter_context(mapped)
+            if len(mapped) != header.file_bytes:
+                raise _changed(header.path, header.file_bytes, len(mapped))
+            reader = FileReader(header, os.dup(file.fileno()))
+            stack.pop_all()
+    return mapped, reader
 
 
-def view_tensors(header: FileHeader, mapped: mmap.mmap) -> dict[str, TensorView]:
+def view_tensors(
+    header: FileHeader, mapped: mmap.mmap, reader: FileReader
+) -> dict[str, TensorView]:
     """Every tensor of a mapped file by name; the map lives as long as one of the views."""
     file_data = np.frombuffer(mapped, np.uint8)
     return {
@@ -202,6 +285,8 @@ def view_tensors(header: FileHeader, mapped: mmap.mmap) -> dict[str, TensorView]
             entry.shape,
             header.path,
             file_data[entry.start : entry.start + entry.nbytes],
+            reader,
+            entry.start,
         )
         for entry in header.entries
     }
@@ -209,4 +294,6 @@ def view_tensors(header: FileHeader, mapped: mmap.mmap) -> dict[str, TensorView]
 
 def _changed(path: Path, before_bytes: int, after_bytes: int) -> ModelFileError:
     found = f"changed from {before_bytes} to {after_bytes} bytes while being read"
+    if before_bytes == after_bytes:
+        found = "was written to while being read"
     return refusal(path, found, "a file at rest", "wait until it is written")

@@ -1,7 +1,7 @@
 """Serves a workload with an engine, step by step, and tells how fast: tokens, latencies, counters.
 
-Time is the caller's: requests come when they are due, whether or not the engine keeps up, and what
-they wait for counts from then on. Knows no model and no device.
+Requests come when they are due, whether or not the engine keeps up, and what they wait for counts
+from then on; when their tokens were sampled is the engine's own word. Knows no model, no device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cugraphs.outputs import RequestOutput
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.statistics import EngineStats
 from cugraphs.workloads import Demand
@@ -25,8 +26,8 @@ _GAUGES = (
 )
 
 
-class Served(Protocol):
-    """What the bench needs to know of a request: which it is, and whether it has ended."""
+class Progress(Protocol):
+    """Of what a step returns: which request it is of, and whether that has ended."""
 
     @property
     def request_id(self) -> int:
@@ -37,27 +38,31 @@ class Served(Protocol):
         """Whether it has every token."""
 
 
+class Asked(Protocol):
+    """A request that was added."""
+
+    @property
+    def request_id(self) -> int:
+        """Given by the engine."""
+
+    def output(self) -> RequestOutput:
+        """All that it has so far."""
+
+
 class ServingEngine(Protocol):
     """What the bench asks of an engine."""
 
-    def add_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Served:
+    def add_request(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Asked:
         """Queue a prompt."""
 
-    def step(self) -> Sequence[Served]:
-        """Run one step; those that got a token."""
+    def step(self) -> Sequence[Progress]:
+        """Run a step, or some; whoever has ended is in it."""
 
     def abort(self, request: Any) -> None:  # noqa: ANN401 - what add_request gave
         """Stop a request."""
 
     def stats(self) -> EngineStats:
         """Counters since the start."""
-
-
-class BoundStep(Protocol):
-    """The least seconds of a step."""
-
-    def __call__(self, *, tokens: int, logits_rows: int, context_tokens: int) -> float:
-        """As of ``ServingWork.bound_s``."""
 
 
 @dataclass(eq=False)
@@ -116,17 +121,19 @@ def spread_of(seconds: Sequence[float | None]) -> Spread | None:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One step: when it ended, and what was computed in it.
+    """One call of the engine's step: when it ended, and what was computed in it.
 
     Args:
         end_s: from the start of the run.
+        steps: that ran; a call may run several, or none.
         prompt_tokens: computed.
-        rows: that got a token.
+        generated_tokens: sampled, one a row and step.
     """
 
     end_s: float
+    steps: int
     prompt_tokens: int
-    rows: int
+    generated_tokens: int
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,6 @@ class ServingResult:
         answers: of the requests that have come, in order.
         steps: in order.
         counters: what the engine counted up to then.
-        bound_s: least seconds that the same steps could take; None where no ceiling is known.
     """
 
     requests: int
@@ -149,7 +155,6 @@ class ServingResult:
     answers: Sequence[Answer]
     steps: Sequence[StepRecord]
     counters: Mapping[str, Any]
-    bound_s: float | None
 
     @property
     def finished(self) -> int:
@@ -170,11 +175,6 @@ class ServingResult:
         """So many in the run's seconds."""
         return count / self.seconds if self.seconds else 0.0
 
-    @property
-    def bound_share(self) -> float | None:
-        """The bound's share of the time in which the engine had something to do."""
-        return self.bound_s / self.busy_s if self.bound_s is not None and self.busy_s else None
-
     def spreads(self) -> dict[str, Spread | None]:
         """Time to first token, time per output token, end to end."""
         return {
@@ -191,7 +191,6 @@ class ServingRun:
     Args:
         engine: with no request in it.
         demands: in order of arrival.
-        bound: of a step, where ceilings are known.
         clock: seconds.
         sleep: for so many of them.
         on_finished: called with each request that ends.
@@ -199,14 +198,12 @@ class ServingRun:
 
     engine: ServingEngine
     demands: Sequence[Demand]
-    bound: BoundStep | None = None
     clock: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
     on_finished: Callable[[Answer], None] = lambda answer: None
-    _answers: dict[int, Answer] = field(default_factory=dict)
-    _requests: dict[int, Served] = field(default_factory=dict)  # that run
+    _answers: list[Answer] = field(default_factory=list)
+    _running: dict[int, _Running] = field(default_factory=dict)
     _steps: list[StepRecord] = field(default_factory=list)
-    _bound_s: float = 0.0
     _idle_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -218,19 +215,20 @@ class ServingRun:
         waiting = list(reversed(self.demands))
         start = self.clock()
         try:
-            while waiting or self._requests:
+            while waiting or self._running:
                 now = self.clock() - start
                 while waiting and waiting[-1].arrival_s <= now:
-                    self._add(waiting.pop())
-                if self._requests:
-                    self._collect(self.engine.step(), start)
+                    self._add(waiting.pop(), start)
+                if self._running:
+                    self._step(start)
                 else:
                     before = self.clock()
                     self.sleep(waiting[-1].arrival_s - now)
                     self._idle_s += self.clock() - before
         finally:
-            for request in self._requests.values():
-                self.engine.abort(request)
+            for running in self._running.values():
+                running.read(ended=False)
+                self.engine.abort(running.request)
 
     def result(self) -> ServingResult:
         """What there is so far."""
@@ -239,44 +237,57 @@ class ServingRun:
             requests=len(self.demands),
             seconds=seconds,
             busy_s=max(seconds - self._idle_s, 0.0),
-            answers=list(self._answers.values()),
+            answers=self._answers,
             steps=self._steps,
             counters=counters_between(self._before, self._after),
-            bound_s=None if self.bound is None else self._bound_s,
         )
 
-    def _add(self, demand: Demand) -> None:
+    def _add(self, demand: Demand, start: float) -> None:
         params = SamplingParams(temperature=0.0, max_tokens=demand.output_tokens, ignore_eos=True)
+        added_s = self.clock() - start
         request = self.engine.add_request(demand.prompt_token_ids, params)
-        self._requests[request.request_id] = request
         answer = Answer(len(demand.prompt_token_ids), demand.arrival_s)
-        self._answers[request.request_id] = answer
+        self._answers.append(answer)
+        self._running[request.request_id] = _Running(request, answer, added_s)
 
-    def _collect(self, progressed: Sequence[Served], start: float) -> None:
-        """Count the token of each, and what the step had to do."""
-        now = self.clock() - start
-        firsts = context_tokens = 0
-        for request in progressed:
-            answer = self._answers[request.request_id]
-            if answer.first_token_s is None:
-                answer.first_token_s = now
-                firsts += 1
-            else:
-                context_tokens += answer.prompt_tokens + answer.output_tokens
-            answer.output_tokens += 1
-            if request.finished:
-                answer.end_s = now
-                del self._requests[request.request_id]
-                self.on_finished(answer)
-        rows = len(progressed)
+    def _step(self, start: float) -> None:
+        """One call of the engine's step; who has ended in it, and what it computed."""
+        for progress in self.engine.step():
+            if progress.finished:
+                running = self._running.pop(progress.request_id)
+                running.read(ended=True)
+                self.on_finished(running.answer)
+        end_s = self.clock() - start
         before, self._after = self._after, self.engine.stats()
-        computed = self._after.prompt_tokens - before.prompt_tokens
-        self._steps.append(StepRecord(now, computed, rows))
-        if self.bound is not None:
-            tokens = computed + rows - firsts
-            self._bound_s += self.bound(
-                tokens=tokens, logits_rows=rows, context_tokens=context_tokens
+        self._steps.append(
+            StepRecord(
+                end_s=end_s,
+                steps=self._after.steps - before.steps,
+                prompt_tokens=self._after.prompt_tokens - before.prompt_tokens,
+                generated_tokens=self._after.generated_tokens - before.generated_tokens,
             )
+        )
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A request in the engine; its answer, and when it was added, from the start of the run."""
+
+    request: Asked
+    answer: Answer
+    added_s: float
+
+    def read(self, *, ended: bool) -> None:
+        """Take what the engine tells of it."""
+        output = self.request.output()
+        self.answer.output_tokens = len(output.outputs[0].token_ids)
+        times = output.times
+        if times is None:
+            return
+        if times.time_to_first_token_s is not None:
+            self.answer.first_token_s = self.added_s + times.time_to_first_token_s
+        if ended and times.total_s is not None:
+            self.answer.end_s = self.added_s + times.total_s
 
 
 def counters_between(before: EngineStats, after: EngineStats) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def _draw_rates(axes: Axes, labelled: Labelled, kind: str) -> None:
         if not result.steps or not result.seconds:
             continue
         ends = [step.end_s for step in result.steps]
-        counts = [step.rows if kind == "generated" else step.prompt_tokens for step in result.steps]
+        counts = [getattr(step, f"{kind}_tokens") for step in result.steps]
         sums, edges = np.histogram(ends, _BINS, (0.0, result.seconds), weights=counts)
         axes.stairs(sums / np.diff(edges), edges, color=colour, linewidth=1.6)
     axes.set_title(f"{kind} tokens/s over the run", loc="left", fontsize=11)

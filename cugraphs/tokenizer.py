@@ -7,6 +7,7 @@ Knows no model, no chat template and no stream: see `chat_template` and `detoken
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -62,6 +63,8 @@ class Tokenizer:
         )
         self._id_limit = max(self.vocab_size, model_vocab_size)
         self.byte_values: Mapping[int, int] = _byte_values(backend)
+        self._joins_texts = _joins_texts(backend)
+        self._plain_texts: dict[int, str | None] = {}
 
     @classmethod
     def load(
@@ -177,6 +180,25 @@ class Tokenizer:
         """Return one token as the vocabulary writes it (`▁the`, `Ġthe`); "" for a padded id."""
         return self._backend.id_to_token(self._checked(token_id)) or ""
 
+    def plain_text(self, token_id: int) -> str | None:
+        """Return what a token adds to any text that ends with such a token; remembered.
+
+        None where that depends on more: of a token that may be a part of a character or has no
+        text, and of every token where the decoder looks at more than one.
+        """
+        try:
+            return self._plain_texts[token_id]
+        except KeyError:
+            return self._plain_texts.setdefault(token_id, self._find_plain_text(token_id))
+
+    def _find_plain_text(self, token_id: int) -> str | None:
+        if not self._joins_texts or token_id in self.byte_values or not self.token(token_id):
+            return None
+        once, twice = (self.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
+        if REPLACEMENT_CHARACTER in twice:
+            return None
+        return twice[len(once) :]  # the first one may have lost its space
+
     def token_id(self, token: str) -> int | None:
         """Return the id of a token written as the vocabulary writes it, None if there is none."""
         found: int | None = self._backend.token_to_id(token)
@@ -230,6 +252,18 @@ def _byte_values(backend: tokenizers.Tokenizer) -> dict[int, int]:
         return {}
     ids = ((backend.token_to_id(f"<0x{byte:02X}>"), byte) for byte in range(256))
     return {token_id: byte for token_id, byte in ids if token_id is not None}
+
+
+def _joins_texts(backend: tokenizers.Tokenizer) -> bool:
+    """Return whether each token but the first adds the same text wherever it stands."""
+    if backend.decoder is None:
+        return True
+    state = json.loads(backend.decoder.__getstate__())
+    return all(
+        step["type"] in ("ByteLevel", "Replace", "ByteFallback", "Fuse", "Metaspace")
+        or (step["type"] == "Strip" and step["start"] <= 1 and step["stop"] == 0)
+        for step in state.get("decoders", [state])
+    )
 
 
 def _template_prefix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:

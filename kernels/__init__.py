@@ -12,6 +12,7 @@ from .embedding import EMBEDDING
 from .linear import LINEAR
 from .linear_add import LINEAR_ADD
 from .linear_add_rms_norm import LINEAR_ADD_RMS_NORM
+from .linear_residual import LINEAR_RESIDUAL
 from .linear_swiglu import LINEAR_SWIGLU
 from .logprobs import LOGPROBS
 from .loop_control import LOOP_CONTROL
@@ -37,6 +38,7 @@ ALL = (
     LINEAR,
     LINEAR_ADD,
     LINEAR_ADD_RMS_NORM,
+    LINEAR_RESIDUAL,
     LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_ROPE_APPEND,
@@ -62,6 +64,7 @@ __all__ = [
     "LINEAR",
     "LINEAR_ADD",
     "LINEAR_ADD_RMS_NORM",
+    "LINEAR_RESIDUAL",
     "LINEAR_SWIGLU",
     "LOGPROBS",
     "LOOP_CONTROL",

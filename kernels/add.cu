@@ -11,7 +11,6 @@ __global__ void __launch_bounds__(kThreads)
         const T* a,           // [tokens, hidden]
         const T* b,           // [tokens, hidden]
         long long elements) {
-  let_next_kernel_start();
   wait_for_previous_kernel();
   using Vector = Pack<T, kWidth>;
   const long long index = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;

@@ -201,7 +201,6 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
   constexpr int kDepth = kDepthBytes / sizeof(T);
   constexpr int kStageBytes = (kTileRows + kTileColumns) * kDepthBytes;
   extern __shared__ __align__(16) unsigned char smem[];
-  let_next_kernel_start();
 
   // kRowTilesTogether row tiles for one column tile, then for the next one.
   const int row_tiles = (tokens + kTileRows - 1) / kTileRows;
@@ -235,6 +234,7 @@ __global__ void __launch_bounds__(kTileRows / kWarpRows * (kTileColumns / kWarpC
   };
   for (int ahead = 0; ahead < kStages - 1; ++ahead) start_weight(begin + ahead);
   wait_for_previous_kernel();  // only the weight may be read earlier
+  let_next_kernel_start();
   for (int ahead = 0; ahead < kStages - 1; ++ahead) {
     start_x(begin + ahead);
     cp_async_commit();  // an empty group too, so that groups count depths

@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_decode_attention(
     int min_units) {   // of a part, batch invariant; otherwise of a block's share
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim, kThreads = Form::kThreads;
-  let_next_kernel_start();
   wait_for_previous_kernel();
+  if (rows <= kFewRows) let_next_kernel_start();
   const int sets_of_kv_head = (group + kHeads - 1) / kHeads, head_sets = kv_heads * sets_of_kv_head;
 
   // Each lane has some rows one after the other.
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
     int max_parts,  // as above
     int min_units) {
   constexpr int kAhead = 16;  // parts that are loaded before they are folded
-  let_next_kernel_start();
   wait_for_previous_kernel();
+  if (rows <= kFewRows) let_next_kernel_start();
   const int sets_of_kv_head = (group + heads_of_set - 1) / heads_of_set;
   const int head_sets = kv_heads * sets_of_kv_head, head = blockIdx.y % group;
   const int head_set = blockIdx.y / group * sets_of_kv_head + head / heads_of_set;

@@ -14,6 +14,9 @@
 #include "chunk_tile.cuh"
 #include "paged_prefill_simple.cuh"
 #include "ptx.cuh"
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // sm_90a
+#include "paged_prefill_wgmma.cuh"
+#endif
 
 constexpr int kMmaWarps = 4;
 constexpr float kMaxExponent = 8.0f;  // a weight is at most 2^8: exact enough in fp16 too
@@ -119,7 +122,6 @@ __global__ void __launch_bounds__(32 * kMmaWarps, 1) paged_prefill_attention(
   T* values = keys + kKeys * kStride;       // [kKeys][kStride]
   int* heads = reinterpret_cast<int*>(values + kKeys * kStride);  // [kRows]; -1 after the last row
 
-  let_next_kernel_start();
   wait_for_previous_kernel();
   const int head_sets = kv_heads * ((group + Form::kHeads - 1) / Form::kHeads);
   const int block = blockIdx.x, token_blocks = seqs * head_sets;
@@ -374,7 +376,6 @@ __global__ void __launch_bounds__(Form::kThreads, 1) paged_prefill_attention_row
     int min_units) {
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim;
-  let_next_kernel_start();
   wait_for_previous_kernel();
   const int token = blockIdx.x;
   int low = 0, high = seqs;  // the last chunk that begins with this token or an earlier one

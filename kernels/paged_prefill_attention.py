@@ -6,7 +6,7 @@ to its own: ``out = softmax(scale * q @ K.T) @ V``. K and V of the chunk are in 
 
 Rounding: scores, softmax and sum in float32, one rounding at the store. In 16-bit dtypes the
 weights too are rounded, each by half a unit of its last place, before they multiply V, which is how
-tensor cores take them; those of a chunk of one token are not.
+tensor cores take them.
 Rows that no sequence owns give zeros. Blocks after the last one that holds a token are not read,
 slots after the last token do not enter the result. With ``batch_invariant`` each row is computed
 alone, by the function that decode uses, so chunking does not change its bits.
@@ -30,6 +30,7 @@ from cugraphs.kernel import (
     Launch,
     Operand,
 )
+from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
 from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
@@ -55,6 +56,14 @@ SIMPLE_TILE_ROWS, SIMPLE_TILE_KEYS = 32, 32
 RUN_KEYS = 8  # keys that a warp copies together: the least block_size for tensor cores
 MMA_ROWS = 16  # of a fragment
 MAX_MMA_HEAD_DIM = 256  # a row of sums more is more than the registers hold
+
+# On sm_90a, by head_dim: warpgroups that compute 64 rows each, keys at a time, tiles of keys and of
+# queries in shared memory.
+WGMMA_TILES = {64: (3, 96, 3, 2), 128: (2, 128, 2, 2)}
+WGMMA_MIN_TOKENS = 256  # fewer take as long on mma.sync, which has smaller tiles and more blocks
+WGMMA_BLOCKS = 132  # one for each multiprocessor of an H100 or H200
+BOX_KEYS = 16  # that are copied together: keys of one block of the cache
+WGMMA_ARCH = "sm_90a"
 
 
 @quiet
@@ -94,7 +103,7 @@ def reference(
         if end <= start or seq_len <= 0:
             continue
         table = block_tables[slot_ids[seq]]
-        if batch_invariant or end - start == 1:
+        if batch_invariant:
             for row in range(start, end):
                 length = seq_len - (end - row) + 1
                 out[row] = attend_row(wide[row], k_cache, v_cache, table, length, scale)
@@ -179,22 +188,31 @@ def launches(
     The grid has a tile more for each sequence, and for the tokens before and after all chunks; on
     tensor cores also blocks for each sequence, should its chunk be one token.
     """
-    tokens, segments = axes["tokens"], axes["seqs"] + 2
-    kv_heads, head_dim, block_size = axes["kv_heads"], axes["head_dim"], axes["block_size"]
-    group, cuda_type = axes["q_size"] // (kv_heads * head_dim), CUDA_TYPES[dtype]
-    scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
     if batch_invariant:
-        form = attention_form(axes, dtype)
+        form, tokens = attention_form(axes, dtype), axes["tokens"]
+        sizes = (np.int32(axes["seqs"]), *head_scalars(axes, scale))
         return (
             Launch(
                 function=f"paged_prefill_attention_rows<{form.text}>",
                 grid=(tokens, head_sets(axes, form), 1),
                 block=form.threads,
-                scalars=(*scalars[1:], *cut_scalars(batch_invariant)),
+                scalars=(*sizes, *cut_scalars(batch_invariant)),
                 shared_bytes=form.shared_bytes,
                 programmatic=True,
             ),
         )
+    fits = takes_wgmma(dtype, axes["head_dim"], axes["block_size"])
+    if fits and axes["tokens"] >= WGMMA_MIN_TOKENS:
+        return (_wgmma(axes, dtype, scale),)
+    return _everywhere(axes, dtype, scale)
+
+
+def _everywhere(axes: Axes, dtype: str, scale: float) -> tuple[Launch, ...]:
+    """What every architecture runs, of tiles."""
+    tokens, segments = axes["tokens"], _segments(axes)
+    kv_heads, head_dim, block_size = axes["kv_heads"], axes["head_dim"], axes["block_size"]
+    group, cuda_type = axes["q_size"] // (kv_heads * head_dim), CUDA_TYPES[dtype]
+    scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
     if takes_tensor_cores(dtype, head_dim, block_size):
         form, (rows, keys) = attention_form(axes, dtype), mma_tile(head_dim)
         tiles = tokens * group // rows + segments
@@ -223,6 +241,60 @@ def launches(
             programmatic=True,
         ),
     )
+
+
+def _segments(axes: Axes) -> int:
+    """The chunks, and the tokens before and after all of them: each has a tile to itself."""
+    return axes["seqs"] + 2
+
+
+def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
+    """The form of sm_90a, whose blocks take several tiles each where there are many.
+
+    Few tiles get a block each: a block that has two ends later than one that waits for its turn
+    behind tiles that turn out to be left over.
+    """
+    tokens, kv_heads, head_dim = axes["tokens"], axes["kv_heads"], axes["head_dim"]
+    block_size, group = axes["block_size"], axes["q_size"] // (kv_heads * head_dim)
+    groups, keys, *stages = WGMMA_TILES[head_dim]
+    form = f"{CUDA_TYPES[dtype]}, {head_dim}, {groups}, {keys}, {stages[0]}, {stages[1]}"
+    rows = 64 * groups
+    tiles = (tokens * group // rows + _segments(axes)) * kv_heads
+    sizes = (tokens, axes["seqs"], kv_heads, group, block_size.bit_length() - 1)
+    parts = head_dim // 64  # of a row, of 128 bytes
+    maps = [
+        TensorMap(
+            name,
+            dtype,
+            shape=(64, 8, parts, axes["num_blocks"] * kv_heads * block_size // 8),
+            strides_bytes=(2 * head_dim, ROW_BYTES, 16 * head_dim),
+            box=(64, 8, parts, BOX_KEYS // 8),
+        )
+        for name in ("k_cache", "v_cache")
+    ]
+    tile_bytes = 2 * head_dim * (2 * stages[0] * keys + stages[1] * rows)
+    barrier_bytes, alignment = 16 * (2 * stages[0] + stages[1]), 1024
+    return Launch(
+        function=f"paged_prefill_attention_wgmma<{form}>",
+        grid=(tiles if tiles <= 2 * WGMMA_BLOCKS else WGMMA_BLOCKS, 1, 1),
+        block=128 * (groups + 1),
+        scalars=(
+            *(np.int32(size) for size in sizes),
+            *head_scalars(axes, scale)[-2:],
+            np.int32(tiles),
+        ),
+        shared_bytes=tile_bytes + barrier_bytes + alignment,
+        programmatic=True,
+        arch=WGMMA_ARCH,
+        elsewhere=_everywhere(axes, dtype, scale),
+        tensor_maps=tuple(maps),
+    )
+
+
+def takes_wgmma(dtype: str, head_dim: int, block_size: int) -> bool:
+    """Whether sm_90a has a form of its own: blocks must be whole boxes of the copy engine."""
+    whole = block_size % BOX_KEYS == 0
+    return head_dim in WGMMA_TILES and whole and takes_tensor_cores(dtype, head_dim, block_size)
 
 
 def takes_tensor_cores(dtype: str, head_dim: int, block_size: int) -> bool:
@@ -296,6 +368,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
         # Some rows have scores far below 0, and below those that the mask hides.
         prefill_case("far_below_zero", Heads(4, 2, 64), [(3, 3), (1, 1), (2, 2)], q_scale=200.0),
         prefill_case("long", Heads(8, 2, 32), [(700, 200)]),
+        prefill_case("many_tokens", Heads(2, 1, 64), [(190, 190), (70, 60), (3, 1)], rows_before=9),
+        prefill_case("many_tokens_128", Heads(2, 1, 128), [(190, 190), (70, 60), (33, 9)]),
         prefill_case("decode_rows_in_between", Heads(8, 2, 32), [(300, 1), (70, 70), (900, 1)]),
         prefill_case(
             "batch_invariant", Heads(4, 2, 64), [(17, 17), (600, 2)], batch_invariant=True

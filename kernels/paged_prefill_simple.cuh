@@ -70,7 +70,6 @@ __global__ void __launch_bounds__(kTileThreads, 1) paged_prefill_attention_simpl
   float* cached = queries + kTileRows * kStride;    // [kTileKeys][kStride]: K, then V
   float* probs = cached + kTileKeys * kStride;      // [kTileRows][kProbsStride]
 
-  let_next_kernel_start();
   wait_for_previous_kernel();
   const Tile tile = find_tile(blockIdx.x, query_start_loc, seqs, tokens, group, kTileRows);
   const int kv_head = blockIdx.y;

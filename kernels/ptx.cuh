@@ -4,6 +4,9 @@
 // The CPU emulation has its own version of each function, under the same name. Sources: PTX ISA 8.7,
 // sections cp.async, ld.global.nc, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
 #pragma once
+
+constexpr int kFewRows = 8;  // of a step, up to which a kernel should let the next one start early
+
 #ifdef CPU_EMU
 #include "ptx_on_cpu.h"
 #else
@@ -116,10 +119,11 @@ __device__ __forceinline__ unsigned multiprocessor() {
   return index;
 }
 
-// In a build with -DDELAYED, sleeps where programmatic launches meet, so that a kernel that does not
-// wait is ahead of those that it should wait for. In a build with -DSTAMPED these places are noted.
+// In a build with -DDELAYED: lets the next kernel begin, and sleeps. A kernel that does not wait is then
+// ahead of those that it should wait for. In a build with -DSTAMPED these places are noted.
 __device__ __forceinline__ void delay() {
 #ifdef DELAYED
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   const unsigned long long start = clock_ns();
   do {
     __nanosleep(1000);
@@ -134,10 +138,13 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-  delay();  // those that are launched after this kernel are there, and must wait for it
+  delay();
 }
 
-// Lets the next kernel begin as soon as every block has called this or returned.
+// Lets the next kernel begin as soon as every block has called this or returned. Where nobody calls it,
+// that is when all have returned. It pays for few rows: our matrix kernels, which follow, read their
+// weights meanwhile. With many rows the blocks that wait only take places from those that work, and
+// lie unevenly on the multiprocessors afterwards.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads, 768 / kThreads) rope_append(
     int kv_heads,
     int head_dim,
     int block_size) {
-  let_next_kernel_start();
   wait_for_previous_kernel();
+  if (gridDim.x <= kFewRows) let_next_kernel_start();
   using Vector = Pack<T, kWidth>;
   using Raw = Words<static_cast<int>(sizeof(Vector))>;
   using Angles = Pack<float, kWidth>;

@@ -11,7 +11,6 @@ __global__ void __launch_bounds__(kThreads) silu_and_mul(
     T* __restrict__ out,  // [tokens, inter]
     const T* x,           // [tokens, 2*inter]: the gates, then what they scale
     int inter) {
-  let_next_kernel_start();
   wait_for_previous_kernel();
   using Vector = Pack<T, kWidth>;
   const int vectors = inter / kWidth;

@@ -59,6 +59,10 @@ class Llama:
             where = (rope, inputs.positions, inputs.slot_mapping)
             q = t.call(ROPE_APPEND, *kv, x, *where, q_size=c.q_size)
             x = self._attention(t, q, kv, inputs, state)
+            if i == c.num_hidden_layers - 1 and inputs.logits_indices is not None:
+                # Of the other tokens only K and V were still wanted, and those are in the cache.
+                hidden = t.call(EMBEDDING, inputs.logits_indices, hidden)
+                x = t.call(EMBEDDING, inputs.logits_indices, x)
             x = self._linear(t, x, f"{layer}.self_attn.o_proj")
             hidden = t.call(ADD, hidden, x)
             x = self._norm(t, hidden, f"{layer}.post_attention_layernorm")
@@ -66,8 +70,6 @@ class Llama:
             x = t.call(SILU_AND_MUL, x)
             x = self._linear(t, x, f"{layer}.mlp.down_proj")
             hidden = t.call(ADD, hidden, x)
-        if inputs.logits_indices is not None:
-            hidden = t.call(EMBEDDING, inputs.logits_indices, hidden)
         x = self._norm(t, hidden, "model.norm")
         head = self._weight(t, EMBEDDING_WEIGHT if c.tie_word_embeddings else HEAD_WEIGHT)
         logits = t.call(LINEAR, x, head, batch_invariant=self.batch_invariant)

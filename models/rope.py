@@ -57,7 +57,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 THETA_RANGE = (1.0 + 1e-6, 1e15)
 MAX_POSITIONS = 2**30
-_CHUNK_POSITIONS = 512  # 1 MiB of complex128 at head_dim 128
+CHUNK_POSITIONS = 2048  # 2 MiB of complex128 at head_dim 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,9 @@ def _yarn_attention_factor(rope: RopeConfig) -> float:
     return scale(1.0)
 
 
-def cos_sin_table(rope: RopeConfig, head_dim: int, num_positions: int) -> npt.NDArray[np.float32]:
+def cos_sin_table(
+    rope: RopeConfig, head_dim: int, num_positions: int, *, first: int = 0
+) -> npt.NDArray[np.float32]:
     """Cosine and sine of every position and pair, times the attention scaling.
 
     Angles, cos, sin and scaling are float64 and rounded to float32 once: a float32 angle at
@@ -222,22 +224,28 @@ def cos_sin_table(rope: RopeConfig, head_dim: int, num_positions: int) -> npt.ND
     Args:
         rope: The rotary embedding.
         head_dim: Even.
-        num_positions: Positions 0 to num_positions - 1, in tokens.
+        num_positions: How many positions, in tokens.
+        first: The first of them, a multiple of ``CHUNK_POSITIONS``; then each entry has the bits
+            that it has in a whole table.
 
     Returns:
         float32 [num_positions, head_dim], the first half of a row cos, the second half sin.
     """
     if num_positions < 1:
         raise ValueError(f"cos_sin_table: num_positions is {num_positions}, expected 1 or more")
+    if first % CHUNK_POSITIONS:
+        raise ValueError(
+            f"cos_sin_table: first is {first}, expected a multiple of {CHUNK_POSITIONS}"
+        )
     frequencies, scaling = inverse_frequencies(rope, head_dim)
     half = head_dim // 2
     table = np.empty((num_positions, head_dim), np.float32)
     # exp(i (start + offset) f) = exp(i start f) exp(i offset f): one complex product an entry in
     # place of a cosine and a sine, ten times quicker at 131,072 positions and as exact.
-    offsets = np.exp(1j * np.arange(_CHUNK_POSITIONS)[:, np.newaxis] * frequencies)
-    for start in range(0, num_positions, _CHUNK_POSITIONS):
-        chunk = table[start : start + _CHUNK_POSITIONS]
-        turned = offsets[: len(chunk)] * (scaling * np.exp(1j * start * frequencies))
+    offsets = np.exp(1j * np.arange(CHUNK_POSITIONS)[:, np.newaxis] * frequencies)
+    for start in range(0, num_positions, CHUNK_POSITIONS):
+        chunk = table[start : start + CHUNK_POSITIONS]
+        turned = offsets[: len(chunk)] * (scaling * np.exp(1j * (first + start) * frequencies))
         chunk[:, :half] = turned.real
         chunk[:, half:] = turned.imag
     return table

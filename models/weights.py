@@ -1,43 +1,30 @@
 """Checkpoint names to device weights: which tensors exist, how they are joined, and loading them.
 
 q/k/v and gate/up are joined along their first axis, so that each pair of projections that share an
-input is one matrix product.
+input is one matrix product. The copy to the device joins them: each has a place in the array.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from cugraphs.arena import allocate_arrays
 from cugraphs.device import Device
-from cugraphs.kernel import Array, ArrayType
+from cugraphs.kernel import DTYPES, Array, ArrayType
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.rope import cos_sin_table
+from cugraphs.models.rope import CHUNK_POSITIONS, RopeConfig, cos_sin_table
+from cugraphs.weight_loading import CHUNK_BYTES, Part, Tensor, WeightLoading
 
 EMBEDDING_WEIGHT = "model.embed_tokens.weight"
 HEAD_WEIGHT = "lm_head.weight"
 ROPE_COS_SIN = "rope_cos_sin"  # computed from the config, not stored in checkpoints
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
+_COMPARED_BYTES = 1 << 20  # small enough for a core's cache
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # buffers that old converters saved
-
-
-class Tensor(Protocol):
-    """What a checkpoint gives for one tensor."""
-
-    @property
-    def dtype(self) -> str:
-        """Our name of its dtype."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-
-    def array(self) -> Array:
-        """Its bytes as an array, without a copy."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +85,15 @@ def weight_table(config: LlamaConfig) -> dict[str, Weight]:
     return table
 
 
+def checkpoint_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a checkpoint of the model holds, by name."""
+    return {
+        part: (rows, *weight.shape[1:])
+        for weight in weight_table(config).values()
+        for part, rows in weight.parts
+    }
+
+
 def load_weights(
     tensors: Mapping[str, Tensor],
     config: LlamaConfig,
@@ -108,7 +104,27 @@ def load_weights(
     source: str = "checkpoint",
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Array]:
-    """Fill every weight from the checkpoint, converted to ``dtype`` once, in one allocation.
+    """As :func:`begin_loading`, and wait until every weight is there."""
+    weights, loading = begin_loading(
+        tensors, config, dtype, max_model_len, device, source=source, progress=progress
+    )
+    with loading:
+        return weights
+
+
+def begin_loading(
+    tensors: Mapping[str, Tensor],
+    config: LlamaConfig,
+    dtype: str,
+    max_model_len: int,
+    device: Device,
+    *,
+    source: str = "checkpoint",
+    progress: Callable[[int], None] | None = None,
+    readers: int | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> tuple[dict[str, Array], WeightLoading]:
+    """Begin to fill every weight from the checkpoint, converted to ``dtype``, in one allocation.
 
     Args:
         tensors: of the checkpoint, by name.
@@ -117,10 +133,14 @@ def load_weights(
         max_model_len: positions of the RoPE table.
         device: holds the weights.
         source: names the checkpoint in errors.
-        progress: called with the number of checkpoint bytes just converted.
+        progress: called with the number of checkpoint bytes just read, by a thread of the loading.
+        readers: threads that read; None is what fits the machine.
+        chunk_bytes: of each of their two host buffers.
 
     Returns:
-        An array of the device for every name of :func:`weight_table`, and the RoPE table (float32).
+        An array of the device for every name of :func:`weight_table`, and the RoPE table (float32);
+        and the loading that fills them, to be entered as a context: they hold their values once it
+        is left.
 
     Raises:
         ValueError: a tensor is missing, left over, or has another shape or dtype than the config
@@ -130,32 +150,49 @@ def load_weights(
     table = weight_table(config)
     names = check_tensors(tensors, config, source)
     types = {name: ArrayType(weight.shape, dtype) for name, weight in table.items()}
-    try:
-        rope = cos_sin_table(config.rope, config.head_dim, max_model_len)
-    except MemoryError as error:
-        raise MemoryError(
-            f"{source}: the RoPE table of max_model_len {max_model_len} does not fit ({error}); "
-            "pass a smaller max_model_len"
-        ) from None
-    types[ROPE_COS_SIN] = ArrayType(rope.shape, "float32")
+    types[ROPE_COS_SIN] = ArrayType((max_model_len, config.head_dim), "float32")
     try:
         weights = allocate_arrays(types, device.allocate_bytes)
     except MemoryError as error:
         total_bytes = sum(type_.nbytes for type_ in types.values())
         raise MemoryError(
-            f"{source}: the weights are {total_bytes:,} bytes in {dtype} ({error}); "
-            "use a smaller model or a machine with more memory"
+            f"{source}: the weights are {total_bytes:,} bytes in {dtype} with a RoPE table of "
+            f"{types[ROPE_COS_SIN].nbytes:,} ({error}); use a smaller model or max_model_len, or a "
+            "machine with more memory"
         ) from None
+    rope = _RopeTable(config.rope, types[ROPE_COS_SIN].shape)
+    parts = [Part(rope, weights[ROPE_COS_SIN], computed=True)]
     for name, weight in table.items():
         row = 0
         for part, rows in weight.parts:
-            values = tensors[names[part]].array()
-            device.write(weights[name][row : row + rows], values)
+            parts.append(Part(tensors[names[part]], weights[name][row : row + rows]))
             row += rows
-            if progress is not None:
-                progress(values.nbytes)
-    device.write(weights[ROPE_COS_SIN], rope)
-    return weights
+    loading = WeightLoading(
+        parts, device, progress=progress, readers=readers, chunk_bytes=chunk_bytes
+    )
+    return weights, loading
+
+
+class _RopeTable:
+    """The RoPE table as a tensor, computed as it is read."""
+
+    dtype = "float32"
+
+    def __init__(self, rope: RopeConfig, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self._rope = rope
+
+    def read(self, begin: int, buffer: Array) -> None:
+        num_positions, head_dim = self.shape
+        row_bytes = head_dim * DTYPES[self.dtype].itemsize
+        first = begin // row_bytes // CHUNK_POSITIONS * CHUNK_POSITIONS
+        end = min(-(-(begin + buffer.nbytes) // row_bytes), num_positions)
+        rows = cos_sin_table(self._rope, head_dim, end - first, first=first)
+        skip = begin - first * row_bytes
+        buffer[:] = rows.reshape(-1).view(np.uint8)[skip : skip + buffer.nbytes]
+
+    def check_unchanged(self) -> None:
+        pass
 
 
 def check_tensors(
@@ -167,7 +204,7 @@ def check_tensors(
         For each part of :func:`weight_table` the checkpoint tensor that fills it.
 
     Raises:
-        ValueError: as :func:`load_weights`.
+        ValueError: as :func:`begin_loading`.
     """
     table = weight_table(config)
     names = {part: part for weight in table.values() for part, _ in weight.parts}
@@ -212,8 +249,14 @@ def check_tensors(
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    return (
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and np.array_equal(a.array().view(np.uint8), b.array().view(np.uint8))
-    )
+    """Whether two tensors are equal bit for bit, read piece by piece."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    nbytes = math.prod(a.shape) * DTYPES[a.dtype].itemsize
+    for begin in range(0, nbytes, _COMPARED_BYTES):
+        piece_a, piece_b = np.empty((2, min(_COMPARED_BYTES, nbytes - begin)), np.uint8)
+        a.read(begin, piece_a)
+        b.read(begin, piece_b)
+        if not np.array_equal(piece_a, piece_b):
+            return False
+    return True

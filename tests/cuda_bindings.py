@@ -34,6 +34,8 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
         "cuLaunchKernelEx": "config f kernelParams extra",
         "cuFuncSetAttribute": "hfunc attrib value",
         "cuStreamIsCapturing": "hStream",
+        "cuTensorMapEncodeTiled": "tensorDataType tensorRank globalAddress globalDim globalStrides "
+        "boxDim elementStrides interleave swizzle l2Promotion oobFill",
         "cuStreamQuery": "hStream",
         "cuStreamBeginCaptureToGraph": "hStream hGraph dependencies dependencyData "
         "numDependencies mode",

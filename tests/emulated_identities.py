@@ -581,6 +581,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         linear_rows_stand_alone,
         few_rows_of_linear_have_the_bits_of_one,
     ),
+    "linear_residual": (orders_agree("linear_residual"), rounded_once("linear_residual")),
     **{
         name: (
             orders_agree(name, ("bfloat16",)),

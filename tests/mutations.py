@@ -259,7 +259,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("dead rows are repeated", "any_live && !all_made", "!all_made"),
         ("one step too many", "made >= static_cast<unsigned>", "made > static_cast<unsigned>"),
         ("the number of steps is no limit", "any_live && !all_made &&", "any_live &&"),
-        ("the host's word is not heard", " && is_before(stop, launch[0])", ""),
+        ("the host's word is not heard", " && is_before(stop, first_step)", ""),
         ("the loop's own number is not enough", "is_before(stop, ", "is_before(stop - 1, "),
         ("steps made are one short", "first + 1u", "first"),
         ("made and first swapped", "(first) << 32 | made", "(made) << 32 | first"),
@@ -1129,6 +1129,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "outputs_of_block = outputs *",
             "outputs_of_block = 2 *",
         ),
+    ),
+    # -------------------------------------------------------------------------- linear_residual
+    *_bugs(
+        "linear_residual",
+        "linear_residual.py",
+        ("nothing is added", "MatrixProduct(adds_residual=True)", "MatrixProduct()"),
+        ("the residual is subtracted", "widen(residual) + product", "product - widen(residual)"),
+        ("the product is added to itself", "store(widen(residual)", "store(product"),
     ),
     # ------------------------------------------------------------------- paged_decode_attention
     *_bugs(

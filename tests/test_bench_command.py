@@ -19,6 +19,7 @@ from cugraphs.cli import (
 from cugraphs.decode_bench import (
     BenchModel,
     DecodeTimes,
+    Queueing,
     RandomCacheRunner,
     length_of,
     stand_in_tokenizer,
@@ -32,6 +33,7 @@ from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.random_weights import random_weights
 from cugraphs.models.weights import ROPE_COS_SIN, weight_table
+from cugraphs.prefill_bench import chunks_of, prefill_work
 from cugraphs.random_fill import fill_random
 
 MACHINE = dict.fromkeys(
@@ -98,7 +100,7 @@ def tiny(length, device=None):
         ),
         (
             ["decode", "--shape", "smollm2-135m", "--prompt", "8192"],
-            "sequences are 8,333 tokens long, expected at most 8,192, the model's limit",
+            "sequences are 8,334 tokens long, expected at most 8,192, the model's limit",
         ),
         (
             ["padding", "--shape", "llama-3.2-1b", "--pair", "8:8"],
@@ -118,6 +120,11 @@ def tiny(length, device=None):
             "/no/such/folder/record.json is in no folder that exists, expected one",
         ),
         (["decode", "no/such/folder/here"], "no/such/folder/here"),
+        (["prefill", "--shape", "llama-3.2-1b", "--chunk", "0"], "--chunk is 0, expected 1 to"),
+        (
+            ["prefill", "--shape", "smollm2-135m", "--prompt", "8192"],
+            "sequences are 8,193 tokens long, expected at most 8,192, the model's limit",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(on_cpu, capsys, arguments, message):
@@ -126,7 +133,7 @@ def test_a_mistake_is_one_line(on_cpu, capsys, arguments, message):
     assert err.count("\n") == 1 and err.startswith("cugraphs: error: ") and message in err
 
 
-@pytest.mark.parametrize("benchmark", ["capture", "padding", "graphs", "decode"])
+@pytest.mark.parametrize("benchmark", ["capture", "padding", "graphs", "decode", "prefill"])
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys, benchmark):
     monkeypatch.setattr("cugraphs.cuda_device.has_driver", lambda: False)
     assert main(["bench", benchmark, "--shape", "llama-3.1-8b"]) == 2
@@ -149,7 +156,8 @@ def test_no_prompt_is_computed_and_every_sequence_gets_its_tokens():
     length = length_of(40, 12)
     bench = tiny(length)
     runner = RandomCacheRunner(bench, bench.plan(Ladder(3, [3]), length=length), "none")
-    assert time_engine(runner, batch=3, prompt_tokens=40, tokens=12) > 0
+    one_by_one = Queueing(steps_ahead=0)
+    assert time_engine(runner, batch=3, prompt_tokens=40, tokens=12, queueing=one_by_one) > 0
     counts = runner.counts
     # 8 tokens to warm up and 12 that are timed; the first token of each comes with the prompts.
     assert counts.eager_steps == {"graphs are off": 20}
@@ -205,7 +213,8 @@ def test_decode_prints_its_mode_and_writes_a_record(on_cpu, folder, tmp_path, ca
     options = ["--dtype", "float32", "--batch", "1", "2", "--prompt", "20", "--tokens", "4"]
     assert main(["bench", "decode", folder, *options, "--mode", "none", "--json", str(file)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].endswith("random weights; mode none (EAGER, launch by launch: not decode speed)")
+    mode = "none (EAGER, launch by launch: not decode speed), steps queued one, while the last runs"
+    assert out[0].endswith(f"random weights; mode {mode}")
     assert out[1].startswith("Toy, driver 1.0 (CUDA 1.0), CuPy 1.0, ")
     assert out[2] == "ceilings, measured now: 4.000 TB/s read, 800 TFLOP/s of bf16 matrix products"
     assert "mode none (EAGER" in out[3] and "GPU replay" in "".join(out)
@@ -226,7 +235,7 @@ def test_shares_of_8b_are_those_of_its_weights_and_cache(monkeypatch):
     model = Llama(config, "bfloat16")
     length = length_of(128, 128)
     bench = BenchModel("8b", model, config, config.vocab_size, "bfloat16", length, {}, CpuDevice())
-    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args: None)
+    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args, **how: None)
     times = DecodeTimes(64, 128, 128, step_ms=8.0, replay_ms=7.5, launch_us=4.0)
     monkeypatch.setattr(bench_decode, "time_decode", lambda runner, **work: times)
     result = bench_decode.measure(bench, H200, 64, 128, 128, "full")
@@ -247,7 +256,7 @@ def test_many_rows_are_bound_by_flops(monkeypatch):
     model = Llama(config, "bfloat16")
     length = length_of(128, 128)
     bench = BenchModel("8b", model, config, config.vocab_size, "bfloat16", length, {}, CpuDevice())
-    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args: None)
+    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args, **how: None)
     times = DecodeTimes(512, 128, 128, step_ms=20.0)
     monkeypatch.setattr(bench_decode, "time_decode", lambda runner, **work: times)
     result = bench_decode.measure(bench, H200, 512, 128, 128, "none")
@@ -334,3 +343,41 @@ def test_capture_prints_where_the_time_goes(on_cpu, tmp_path, monkeypatch, capsy
     assert "full: 2 graphs in all │ 16 │ 16" in out
     assert "the driver took 2.0 MiB for 2 rungs, 1.0 MiB each" in out
     assert "launch of the graph 3.2 us; inputs, copy and launch 25.0 us" in out
+
+
+def test_prefill_times_every_prompt_in_every_chunk(on_cpu, folder, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    options = ["--dtype", "float32", "--prompt", "5", "40", "--chunk", "16", "64", "--runs", "1"]
+    assert main(["bench", "prefill", folder, *options, "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "mode none (EAGER) beside piecewise" in out.splitlines()[0] and "40 in 16" in out
+    results = json.loads(file.read_text())["results"]
+    asked = [(r["prompt_tokens"], r["chunk_tokens"]) for r in results]
+    assert asked == [(5, 16), (40, 16), (5, 64), (40, 64)]
+    for result in results:
+        assert result["eager_ms"] > 0 and result["pieces_ms"] is None
+
+
+def test_the_work_of_a_prompt_of_8b_is_that_of_its_matrices_and_its_triangle():
+    config = LlamaConfig.from_hf(model_shape("llama-3.1-8b"), "8b")
+    model = Llama(config, "bfloat16")
+    bench = BenchModel("8b", model, config, config.vocab_size, "bfloat16", 8193, {}, CpuDevice())
+    plans = [bench.plan(Ladder(1, [1]), length=8193, prefill_tokens=n) for n in (8192, 2048)]
+    whole, chunked = (prefill_work(plan, 8192) for plan in plans)
+    # What follows the last layer's attention is computed for one token, and so is the head; a chunk
+    # that does not end the prompt has none.
+    qkv, after = 6144 * 4096, 4096 * 4096 + 28672 * 4096 + 4096 * 14336
+    weights = 8192 * (32 * qkv + 31 * after) + after + 128256 * 4096
+    assert whole.linear_flops == pytest.approx(2 * weights, rel=1e-4)
+    assert chunked.linear_flops == pytest.approx(2 * weights, rel=1e-4)
+    triangle = 8192 * 8193 // 2
+    assert whole.attention_flops == pytest.approx(32 * 4 * 4096 * triangle, rel=1e-6)
+    assert chunked.attention_flops == pytest.approx(whole.attention_flops, rel=1e-6)
+    # The three chunks that do not end the prompt stop at the last attention.
+    unread = 3 * 2 * (after + 128256 * 4096 + 2 * 4096)
+    assert chunked.weight_bytes == 4 * whole.weight_bytes - unread
+
+
+def test_chunks_cover_the_prompt():
+    assert chunks_of(17, 8) == [(0, 8), (8, 16), (16, 17)]
+    assert chunks_of(16, 8) == [(0, 8), (8, 16)] and chunks_of(3, 8) == [(0, 3)]

@@ -40,7 +40,11 @@ def machine(monkeypatch):
         runtime=13000,
     ):
         installed = [types.SimpleNamespace(metadata={"Name": n}) for n in ("numpy", *wheels)]
-        monkeypatch.setattr(cuda_device, "distributions", lambda: installed)
+
+        def distributions(name):
+            return [each for each in installed if each.metadata["Name"] == name]
+
+        monkeypatch.setattr(cuda_device, "distributions", distributions)
         monkeypatch.setattr(cuda_device, "has_driver", lambda: driver)
 
         def version(name):

@@ -18,7 +18,7 @@ from tiny_kernels import DOUBLE, free
 
 from cugraphs.fusion import RULES, Rule, fuse
 from cugraphs.kernel import Access, Kernel, Operand
-from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, RMS_NORM, SILU_AND_MUL
+from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_RESIDUAL, RMS_NORM, SILU_AND_MUL
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
@@ -293,3 +293,31 @@ def test_the_random_programs_do_fuse():
     assert names(fuse(program, (*RULES, NORM_LINEAR_RULE))) == ["add_rms_norm", "norm_linear"]
     found = plain_run(program, make_arrays(program, 3, 1, 0))
     assert all(np.isfinite(found[buffer]).all() for buffer in program.of_kind(Kind.OUTPUT))
+
+
+def test_a_product_adds_the_residual_where_steps_may_have_many_rows():
+    def program(max_rows, **scalars):
+        t = Tracer()
+        rows = t.dim("rows", max_rows)
+        x = t.input("x", (rows, 8), F32)
+        product = t.call(LINEAR, x, t.weight("proj", (8, 8), F32), **scalars)
+        total = t.call(ADD, x, product)
+        t.output(total, "total")
+        t.output(t.call(RMS_NORM, total, t.weight("norm", (8,), F32), eps=1e-5), "out")
+        return fuse(t.program)
+
+    assert names(program(2048)) == ["linear_residual", "rms_norm"]
+    assert names(program(2047)) == ["linear", "add_rms_norm"]
+    assert names(program(4096, batch_invariant=True)) == ["linear", "add_rms_norm"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_that_adds_has_the_bits_of_the_plain_ops(dtype):
+    rng = np.random.default_rng(0)
+    residual, x, weight = (
+        rng.standard_normal(shape).astype(dtype) for shape in ((5, 7), (5, 9), (7, 9))
+    )
+    (product,) = LINEAR.reference(x, weight)
+    (expected,) = ADD.reference(residual, product)
+    (found,) = LINEAR_RESIDUAL.reference(residual, x, weight)
+    assert found.tobytes() == expected.tobytes()

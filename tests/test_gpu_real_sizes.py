@@ -4,7 +4,6 @@ Here torch and transformers are the other side; where they are not installed the
 compare with.
 """
 
-import ml_dtypes
 import numpy as np
 import pytest
 from model_runs import ModelRun
@@ -14,6 +13,7 @@ from cugraphs.step_state import Chunk
 
 pytestmark = pytest.mark.gpu
 PROMPT_TOKENS, DECODE_STEPS = 4097, 64
+LENGTHS = (1, 15, 16, 17, 8191)  # of whole prompts
 
 SHAPES = {
     "llama_3_2_1b": {
@@ -41,16 +41,18 @@ class TorchTensor:
     """A torch tensor as the checkpoint's interface."""
 
     def __init__(self, torch, tensor):
-        self._torch = torch
         self.shape = tuple(tensor.shape)
         self.dtype = str(tensor.dtype).removeprefix("torch.")
-        self._tensor = tensor
+        host = tensor.detach().cpu().contiguous()
+        if host.dtype == torch.bfloat16:
+            host = host.view(torch.uint16)
+        self._bytes = host.numpy().reshape(-1).view(np.uint8)
 
-    def array(self):
-        tensor = self._tensor.detach().cpu().contiguous()
-        if tensor.dtype == self._torch.bfloat16:
-            return tensor.view(self._torch.uint16).numpy().view(ml_dtypes.bfloat16)
-        return tensor.numpy()
+    def read(self, begin, buffer):
+        buffer[:] = self._bytes[begin : begin + buffer.nbytes]
+
+    def check_unchanged(self):
+        pass
 
 
 @pytest.fixture(scope="module", params=sorted(SHAPES))
@@ -83,8 +85,9 @@ def models(request):
             else:
                 parameter.normal_(std=0.02)
             parameter.copy_(parameter.bfloat16().float())  # the same weights in both dtypes
-    tokens = torch.randint(0, 128256, (1, PROMPT_TOKENS + DECODE_STEPS), device="cuda")
-    wanted = slice(PROMPT_TOKENS - 1, PROMPT_TOKENS + DECODE_STEPS)
+    tokens = torch.randint(0, 128256, (1, max(LENGTHS)), device="cuda")
+    wanted = [*range(PROMPT_TOKENS - 1, PROMPT_TOKENS + DECODE_STEPS)]
+    wanted += [length - 1 for length in LENGTHS]
     logits = {}
     with torch.no_grad():
         hidden = model.model(tokens).last_hidden_state[0, wanted]
@@ -115,8 +118,6 @@ def models(request):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_after_4097_tokens_and_64_decode_steps(models, dtype):
-    """Errors relative to the logits' own size, transformers in float32 being exact; bfloat16 must
-    not be worse than transformers in bfloat16 is."""
     from cugraphs.cuda_device import CudaDevice
 
     config, tensors, tokens, expected = models
@@ -140,6 +141,36 @@ def test_logits_after_4097_tokens_and_64_decode_steps(models, dtype):
     for position in range(PROMPT_TOKENS, PROMPT_TOKENS + DECODE_STEPS):
         chunk = Chunk(tokens[position : position + 1], position, run.block_tables[1], slot=1)
         actual.append(run.runner.run([chunk])["logits"][0].astype(np.float32))
+    check_logits(actual, {name: rows[: -len(LENGTHS)] for name, rows in expected.items()}, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_of_prompts_of_1_15_16_17_and_8191_tokens(models, dtype):
+    """As above, each prompt in one step."""
+    from cugraphs.cuda_device import CudaDevice
+
+    config, tensors, tokens, expected = models
+    run = ModelRun(
+        config,
+        tensors,
+        dtype=dtype,
+        max_num_seqs=1,
+        max_model_len=8192,
+        max_num_batched_tokens=8192,
+        block_size=16,
+        poison=False,
+        device=CudaDevice(),
+    )
+    actual = []
+    for length in LENGTHS:
+        chunk = Chunk(tokens[:length], 0, run.block_tables[0], slot=0)
+        actual.append(run.runner.run_mixed([chunk])["logits"][0].astype(np.float32))
+    check_logits(actual, {name: rows[-len(LENGTHS) :] for name, rows in expected.items()}, dtype)
+
+
+def check_logits(actual, expected, dtype):
+    """Errors relative to the logits' own size, transformers in float32 being exact; bfloat16 must
+    not be worse than transformers in bfloat16 is."""
     exact = expected["float32"]
     size = np.sqrt(np.mean(exact**2))
     errors = np.abs(np.stack(actual) - exact) / size

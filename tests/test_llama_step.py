@@ -394,10 +394,20 @@ def test_every_residual_addition_is_fused_with_its_norm():
     assert list(plan.decode) == [1, 8, 12]
     for planned in (*plan.decode.values(), plan.mixed):
         names = [op.kernel.name for op in planned.program.ops]
-        # In the mixed step the rows that get logits are gathered before the last norm.
-        gathers = planned is plan.mixed
-        assert names.count("add_rms_norm") == 2 * layers - gathers
-        assert names.count("add") == gathers and names.count("rms_norm") == 1 + gathers
+        assert names.count("add_rms_norm") == 2 * layers
+        assert names.count("add") == 0 and names.count("rms_norm") == 1
+
+
+def test_a_mixed_step_computes_what_follows_the_last_attention_for_sampled_rows_alone():
+    plan = Steps().runner.plan
+    after = {"logits": 0, "tokens": 0}
+    for op in reversed(plan.mixed.program.ops):
+        if op.kernel.is_attention:
+            break
+        if op.kernel.name in ("linear", "silu_and_mul"):
+            after[op.axes["tokens"].name] += 1
+    # o_proj, gate_up_proj, its activation, down_proj and the head.
+    assert after == {"logits": 5, "tokens": 0}
 
 
 def test_all_programs_share_one_arena():

@@ -14,9 +14,17 @@ from cugraphs.model_runner import StepPlan
 from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.serving_bench import ServingRun, Spread, counters_between, spread_of
+from cugraphs.serving_bench import (
+    Answer,
+    ServingResult,
+    ServingRun,
+    Spread,
+    StepRecord,
+    counters_between,
+    spread_of,
+)
 from cugraphs.serving_bound import ServingWork, serving_work
-from cugraphs.statistics import EngineStats
+from cugraphs.statistics import EngineStats, RequestTimes
 from cugraphs.workloads import Demand
 
 NOTHING = EngineStats(
@@ -39,35 +47,51 @@ class FakeTime:
         self.now += seconds
 
 
+class FakeRequest:
+    """What the fake engine holds of a request, by its clock."""
+
+    def __init__(self, request_id, prompt, max_tokens, now):
+        self.request_id, self.prompt, self.left = request_id, prompt, max_tokens
+        self.arrival, self.first, self.end, self.tokens = now, None, None, 0
+
+    @property
+    def finished(self):
+        return self.left == 0
+
+    def output(self):
+        def since(moment):
+            return None if moment is None else moment - self.arrival
+
+        answer = SimpleNamespace(token_ids=(9,) * self.tokens)
+        times = RequestTimes(0.0, since(self.first), None, since(self.end))
+        return SimpleNamespace(outputs=(answer,), times=times)
+
+
 class FakeEngine:
     """Two rows at a time; a step takes 1 s and 0.25 s more for each prompt that it reads."""
 
     def __init__(self, time):
         self.time, self.requests, self.aborted = time, [], []
-        self.counts = {"steps": 0, "prompt_tokens": 0, "replays": {}}
+        self.counts = {"steps": 0, "prompt_tokens": 0, "generated_tokens": 0, "replays": {}}
 
     def add_request(self, prompt_token_ids, params):
         assert params.temperature == 0 and params.ignore_eos
-        request = SimpleNamespace(
-            request_id=70 + len(self.requests),
-            prompt=prompt_token_ids,
-            left=params.max_tokens,
-            is_new=True,
-            finished=False,
-        )
+        number = 70 + len(self.requests)
+        request = FakeRequest(number, prompt_token_ids, params.max_tokens, self.time.now)
         self.requests.append(request)
         return request
 
     def step(self):
         rows = [request for request in self.requests if not request.finished][:2]
-        self.time.now += 1.0
+        new = [request for request in rows if request.first is None]
+        self.time.now += 1.0 + 0.25 * len(new)
+        self.counts["prompt_tokens"] += sum(len(request.prompt) for request in new)
         for request in rows:
-            if request.is_new:
-                self.time.now += 0.25
-                self.counts["prompt_tokens"] += len(request.prompt)
-            request.is_new = False
+            request.first = request.first or self.time.now
+            request.tokens += 1
             request.left -= 1
-            request.finished = request.left == 0
+            request.end = self.time.now if request.finished else None
+        self.counts["generated_tokens"] += len(rows)
         replays = self.counts["replays"]
         replays[len(rows)] = replays.get(len(rows), 0) + 1
         self.counts["steps"] += 1
@@ -77,9 +101,8 @@ class FakeEngine:
         self.aborted.append(request)
 
     def stats(self):
-        return dataclasses.replace(
-            NOTHING, **{**self.counts, "replays": {**self.counts["replays"]}}
-        )
+        replays = dict(self.counts["replays"])
+        return dataclasses.replace(NOTHING, **{**self.counts, "replays": replays})
 
 
 @pytest.fixture
@@ -111,11 +134,11 @@ def test_times_of_a_batch_by_hand(time):
     assert (result.requests, result.finished, result.seconds) == (3, 3, 3.75)
     assert (result.prompt_tokens, result.generated_tokens) == (10, 6)
     assert result.per_s(result.generated_tokens) == 1.6
-    assert [(s.end_s, s.prompt_tokens, s.rows) for s in result.steps] == [
-        *((1.5, 8, 2), (2.5, 0, 2), (3.75, 2, 2)),
+    assert [dataclasses.astuple(step) for step in result.steps] == [
+        *((1.5, 1, 8, 2), (2.5, 1, 0, 2), (3.75, 1, 2, 2)),
     ]
     assert result.counters["replays"] == {2: 3} and result.counters["prompt_tokens"] == 10
-    assert not engine.aborted and result.bound_share is None
+    assert not engine.aborted and result.busy_s == 3.75
 
 
 def test_requests_come_when_they_are_due_and_waiting_counts(time):
@@ -127,25 +150,6 @@ def test_requests_come_when_they_are_due_and_waiting_counts(time):
     assert [answer.end_to_end_s for answer in result.answers] == [1.25, 3.0, 1.25]
     assert time.slept == [6.5]  # from 3.5, when the second ends
     assert (result.seconds, result.busy_s) == (11.25, 4.75)
-
-
-def test_the_bound_is_summed_over_the_steps(time):
-    seen = []
-
-    def bound(*, tokens, logits_rows, context_tokens):
-        seen.append((tokens, logits_rows, context_tokens))
-        return 0.5
-
-    demands = [Demand((1, 2, 3), 2), Demand((4,) * 5, 3), Demand((6, 7), 1)]
-    _, result = serve(time, demands, bound=bound)
-    # Prompts of 8 tokens; then one token each, with 3 + 1 and 5 + 1 in the cache; then the second's
-    # third token, with 5 + 2, beside the third's prompt.
-    assert seen == [(8, 2, 0), (2, 2, 10), (3, 2, 7)]
-    assert result.bound_s == 1.5 and result.bound_share == pytest.approx(1.5 / 3.75)
-    late = [dataclasses.replace(one, arrival_s=20.0) for one in demands]
-    _, waited = serve(FakeTime(), [demands[0], *late], bound=lambda **step: 0.5)
-    # 2.25 s, then idle until 20, then as above.
-    assert waited.bound_s == 2.5 and waited.bound_share == pytest.approx(2.5 / (2.25 + 3.75))
 
 
 def test_an_interrupt_leaves_what_is_done(time):
@@ -202,21 +206,48 @@ def test_counters_between_are_differences_but_for_what_is_so_now():
 # ------------------------------------------------------------------------------------- the bound
 
 
+WORK = ServingWork(
+    weight_bytes=8 * 10**9,
+    flops_per_token=15 * 10**9,
+    flops_per_logits_row=10**9,
+    kv_bytes_per_token=10**5,
+)
+GPU = gpu_spec("h200").with_figures("test", read_bytes_per_s=4e12, flops_per_s=8e14)
+
+
 def test_a_steps_bound_by_hand():
     """At 4 TB/s and 800 TFLOP/s: 8 GB take 2 ms, as 100 tokens of 16 GFLOP would."""
-    work = ServingWork(
-        weight_bytes=8 * 10**9,
-        flops_per_token=15 * 10**9,
-        flops_per_logits_row=10**9,
-        kv_bytes_per_token=10**5,
-    )
-    gpu = gpu_spec("h200").with_figures("test", read_bytes_per_s=4e12, flops_per_s=8e14)
-    few = work.bound_s(gpu, tokens=2, logits_rows=2, context_tokens=0)
-    assert few == pytest.approx(2e-3)
-    cached = work.bound_s(gpu, tokens=2, logits_rows=2, context_tokens=40_000)
-    assert cached == pytest.approx(2e-3 + 4e9 / 4e12)
-    many = work.bound_s(gpu, tokens=1000, logits_rows=8, context_tokens=0)
+    assert WORK.step_s(GPU, tokens=2, logits_rows=2) == pytest.approx(2e-3)
+    assert WORK.step_s(GPU, tokens=100, logits_rows=100) == pytest.approx(2e-3)
+    many = WORK.step_s(GPU, tokens=1000, logits_rows=8)
     assert many == pytest.approx((1000 * 15e9 + 8 * 1e9) / 8e14)
+
+
+def test_a_runs_bound_is_that_of_its_steps(time, monkeypatch):
+    """Steps of 8 prompt tokens, of two decode rows, and of a prompt of 2 beside a decode row.
+
+    K and V are read with 3 + 1 tokens in the cache, with 5 + 1, and with 5 + 2.
+    """
+    demands = [Demand((1, 2, 3), 2), Demand((4,) * 5, 3), Demand((6, 7), 1)]
+    _, result = serve(time, demands)
+    assert WORK.run_s(GPU, result) == pytest.approx(3 * 2e-3 + (4 + 6 + 7) * 1e5 / 4e12)
+    steps = []
+    monkeypatch.setattr(ServingWork, "step_s", lambda work, gpu, **step: steps.append(step) or 1.0)
+    WORK.run_s(GPU, result)
+    assert steps == [
+        {"tokens": 8, "logits_rows": 2},
+        {"tokens": 2, "logits_rows": 2},
+        {"tokens": 3, "logits_rows": 2},
+    ]
+
+
+def test_a_call_of_several_steps_counts_as_so_many():
+    """4 steps of 10 rows read the weights 4 times; one of none costs nothing."""
+    steps = [StepRecord(1.0, 1, 30, 10), StepRecord(2.0, 4, 0, 40), StepRecord(2.1, 0, 0, 0)]
+    answers = [Answer(3, 0.0, 5, first_token_s=0.9, end_s=2.0) for _ in range(10)]
+    result = ServingResult(10, 2.1, 2.1, answers, steps, {})
+    kv_tokens = 10 * (4 + 5 + 6 + 7)
+    assert WORK.run_s(GPU, result) == pytest.approx(5 * 2e-3 + kv_tokens * 1e5 / 4e12)
 
 
 def test_the_work_of_8b_is_that_of_its_matrices():
@@ -233,8 +264,9 @@ def test_the_work_of_8b_is_that_of_its_matrices():
     )
     work = serving_work(plan.mixed.program, cache)
     layer = (6144 + 4096 + 28672) * 4096 + 4096 * 14336
-    assert work.flops_per_token == 2 * 32 * layer
-    assert work.flops_per_logits_row == 2 * 128256 * 4096
+    # What follows attention in the last layer is computed for sampled rows alone, or for all.
+    assert work.flops_per_token + work.flops_per_logits_row == 2 * (32 * layer + 128256 * 4096)
+    assert 2 * 31 * layer < work.flops_per_token <= 2 * 32 * layer
     assert work.kv_bytes_per_token == 2 * 2 * 32 * 8 * 128
     assert work.weight_bytes == 2 * (32 * (layer + 2 * 4096) + 4096 + 128256 * 4096)
 
@@ -254,6 +286,8 @@ def test_a_real_engine_serves_every_token(tmp_path):
     counters = result.counters
     assert counters["generated_tokens"] == result.generated_tokens
     assert counters["prompt_tokens"] + counters["cached_tokens"] == 21
-    assert counters["steps"] == len(result.steps) and counters["requests_finished"] == 7
+    assert counters["steps"] == sum(step.steps for step in result.steps)
+    assert counters["requests_finished"] == 7
+    assert sum(step.prompt_tokens for step in result.steps) == counters["prompt_tokens"]
     assert not llm.engine.has_unfinished()
     llm.engine.blocks.check_invariant()

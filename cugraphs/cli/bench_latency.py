@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
                 break
     bursts = f" in bursts of {args.burst}" if args.burst > 1 else ""
     labelled = [(f"{rate:g}/s{bursts}", result) for rate, result in results]
-    print_results(labelled, "arrivals", interrupted=interrupted)
+    print_results(bench, labelled, "arrivals", interrupted=interrupted)
     about = [({"rate_per_s": rate, "burst": args.burst}, result) for rate, result in results]
     write_results("latency", args, bench, workload, about, interrupted=interrupted)
     draw_results(args, bench, workload, labelled)

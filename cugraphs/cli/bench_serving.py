@@ -37,8 +37,8 @@ from cugraphs.model_runner import ModelRunner, StepPlan, check_graph_mode
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.random_weights import random_weights
-from cugraphs.serving_bench import BoundStep, ServingResult, ServingRun
-from cugraphs.serving_bound import serving_work
+from cugraphs.serving_bench import ServingResult, ServingRun
+from cugraphs.serving_bound import ServingWork, serving_work
 from cugraphs.workloads import Demand
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Bench:
         mode: what is captured, in words.
         machine: names and versions.
         gpu: with its ceilings, measured now; None on the CPU.
-        bound: of a step; None on the CPU.
+        work: of its model's steps.
     """
 
     name: str
@@ -106,7 +106,13 @@ class Bench:
     mode: str
     machine: dict[str, str]
     gpu: GpuSpec | None
-    bound: BoundStep | None
+    work: ServingWork
+
+    def bound_share(self, result: ServingResult) -> float | None:
+        """Which share of a run's seconds with requests its steps take at least."""
+        if self.gpu is None or not result.busy_s:
+            return None
+        return self.work.run_s(self.gpu, result) / result.busy_s
 
 
 def check_result_files(args: argparse.Namespace) -> None:
@@ -168,12 +174,11 @@ def open_bench(benchmark: str, args: argparse.Namespace, workload: Workload) -> 
         name, engine, runner, weights = args.model, llm.engine, llm.runner, "its own"
     machine = _describe(runner.device)
     mode = "none (the CPU captures nothing)"
-    gpu, bound = None, None
+    gpu = None
     if isinstance(runner.device, CudaDevice):
         mode = args.graph_mode if args.graph_mode != "none" else "none (EAGER, launch by launch)"
         try:
             gpu = measure_gpu(runner.device)
-            bound = bound_by(runner, gpu)
         except MemoryError as error:  # the KV cache has it all
             print(f"cugraphs: no share of a bound: {error}", file=sys.stderr)
     dtype = runner.plan.cache.dtype
@@ -188,28 +193,15 @@ def open_bench(benchmark: str, args: argparse.Namespace, workload: Workload) -> 
     demands = workload.demands(config.vocab_size, run=_WARM_UP_RUN)[:_WARM_UP_REQUESTS]
     few = [dataclasses.replace(one, output_tokens=min(one.output_tokens, 8)) for one in demands]
     ServingRun(engine, few).run()
-    return Bench(name, weights, engine, runner, config.vocab_size, mode, machine, gpu, bound)
-
-
-def bound_by(runner: ModelRunner, gpu: GpuSpec) -> BoundStep:
-    """The bound of a step of the runner's model."""
     work = serving_work(runner.plan.mixed.program, runner.plan.cache)
-
-    def bound(*, tokens: int, logits_rows: int, context_tokens: int) -> float:
-        return work.bound_s(
-            gpu, tokens=tokens, logits_rows=logits_rows, context_tokens=context_tokens
-        )
-
-    return bound
+    return Bench(name, weights, engine, runner, config.vocab_size, mode, machine, gpu, work)
 
 
 def serve(
     bench: Bench, demands: Sequence[Demand], advance: Callable[[str], None]
 ) -> tuple[ServingResult, bool]:
     """Run a workload; what there is of it, and whether it was interrupted."""
-    run = ServingRun(
-        bench.engine, demands, bound=bench.bound, on_finished=lambda answer: advance("requests")
-    )
+    run = ServingRun(bench.engine, demands, on_finished=lambda answer: advance("requests"))
     try:
         run.run()
     except KeyboardInterrupt:

@@ -84,13 +84,25 @@ def check_counts(
 class BenchSession:
     """One benchmark on one GPU."""
 
-    def __init__(self, benchmark: str, mode: str, args: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        benchmark: str,
+        mode: str,
+        args: argparse.Namespace,
+        *,
+        name: str | None = None,
+        folder: Path | None = None,
+        weights: str = "random weights",
+    ) -> None:
         """Read the config, take the GPU and print what will run.
 
         Args:
             benchmark: its name.
             mode: what is captured, in words that stand beside every figure.
             args: with the options of :func:`add_common_options`.
+            name: of the model, where a folder is given.
+            folder: that holds the model; None takes the one that is asked for.
+            weights: what they are, in words.
 
         Raises:
             ValueError, OSError: the model or the record's file cannot be used.
@@ -98,12 +110,16 @@ class BenchSession:
         """
         self._benchmark, self._mode, self._record_file = benchmark, mode, args.json
         check_record_file(args.json)
-        self.name, self.config = read_config(args)
+        self._weights = weights
+        if folder is not None and name is not None:
+            self.name, self.config = name, _folder_config(folder)
+        else:
+            self.name, self.config = read_config(args)
         self.dtype: str = args.dtype
         self.device = CudaDevice()
         self._machine = describe_machine(self.device)
         m = self._machine
-        print(f"bench {benchmark}: {self.name}, {self.dtype}, random weights; mode {mode}")
+        print(f"bench {benchmark}: {self.name}, {self.dtype}, {weights}; mode {mode}")
         print(
             f"{m['gpu']}, driver {m['driver']} (CUDA {m['driver_cuda']}), CuPy {m['cupy']}, "
             f"cuda-bindings {m['cuda_bindings']}, cuBLASLt {m['cublaslt']}, Python {m['python']}"
@@ -163,7 +179,7 @@ class BenchSession:
             "mode": self._mode,
             "model": self.name,
             "dtype": self.dtype,
-            "weights": "random",
+            "weights": self._weights.removesuffix(" weights"),
             "machine": self._machine,
             "ceilings": gpu
             and {"read_bytes_per_s": gpu.read_bytes_per_s, "flops_per_s": gpu.flops_per_s},
@@ -190,9 +206,14 @@ def read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
     """The name to print, and the model's config."""
     if args.shape is not None:
         return args.shape, LlamaConfig.from_hf(model_shape(args.shape), args.shape)
-    file = find_model(args.model, allow_download=False) / "config.json"
-    return args.model, LlamaConfig.from_hf(read_json_object(file), str(file))
+    return args.model, _folder_config(find_model(args.model, allow_download=False))
+
+
+def _folder_config(folder: Path) -> LlamaConfig:
+    file = folder / "config.json"
+    return LlamaConfig.from_hf(read_json_object(file), str(file))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
+    """A dataclass as JSON takes it."""
     return dataclasses.asdict(value)

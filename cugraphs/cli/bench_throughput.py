@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar(len(demands)) as advance:
         result, interrupted = serve(bench, demands, advance)
     labelled = [("all at once", result)]
-    print_results(labelled, "arrivals", interrupted=interrupted)
+    print_results(bench, labelled, "arrivals", interrupted=interrupted)
     write_results("throughput", args, bench, workload, [({}, result)], interrupted=interrupted)
     draw_results(args, bench, workload, labelled)
     if interrupted:

@@ -26,11 +26,16 @@ _FROM_DUE = "time to first token and end to end count from when a request was du
 
 
 def print_results(
-    labelled: Sequence[tuple[str, ServingResult]], first_column: str, *, interrupted: bool
+    bench: Bench,
+    labelled: Sequence[tuple[str, ServingResult]],
+    first_column: str,
+    *,
+    interrupted: bool,
 ) -> None:
     """Tables of rates and of latencies, and the engine's counters.
 
     Args:
+        bench: that ran.
         labelled: what came of each run.
         first_column: what the labels are.
         interrupted: whether the last run is not complete.
@@ -46,7 +51,7 @@ def print_results(
     )
     for label, result in labelled:
         prompt, generated = result.prompt_tokens, result.generated_tokens
-        share = result.bound_share
+        share = bench.bound_share(result)
         rates.add_row(
             label,
             f"{result.finished:,} of {result.requests:,}",
@@ -65,7 +70,7 @@ def print_results(
     console.print(latencies)
     for label, result in labelled:
         _print_counters(console, label, result)
-    if any(result.bound_s is not None for _, result in labelled):
+    if bench.gpu is not None:
         console.print(
             f"{_FROM_DUE}. share of bound: what the same steps take at least, of the seconds in "
             "which there was a request; a step reads the weights or multiplies for every token, "
@@ -132,12 +137,12 @@ def write_results(
         },
         "workload": workload.describe(),
         "interrupted": interrupted,
-        "results": [{**about, **_record(result)} for about, result in labelled],
+        "results": [{**about, **_record(bench, result)} for about, result in labelled],
     }
     write_record(args.json, record)
 
 
-def _record(result: ServingResult) -> dict[str, Any]:
+def _record(bench: Bench, result: ServingResult) -> dict[str, Any]:
     prompt, generated = result.prompt_tokens, result.generated_tokens
     return {
         "requests": result.requests,
@@ -150,8 +155,8 @@ def _record(result: ServingResult) -> dict[str, Any]:
         "prompt_tokens_per_s": result.per_s(prompt),
         "generated_tokens_per_s": result.per_s(generated),
         "total_tokens_per_s": result.per_s(prompt + generated),
-        "bound_seconds": result.bound_s,
-        "bound_share": result.bound_share,
+        "bound_seconds": bench.gpu and bench.work.run_s(bench.gpu, result),
+        "bound_share": bench.bound_share(result),
         "latency": result.spreads(),
         "counters": result.counters,
         "answers": result.answers,

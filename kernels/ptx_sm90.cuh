@@ -1,0 +1,182 @@
+// What only sm_90a has, as inline assembly: wgmma, tensor maps and the copy engine, mbarriers, named
+// barriers, registers that move between warpgroups. Included where the compiler targets sm_90a.
+//
+// The CPU emulation runs kernels for every architecture in these kernels' place and knows nothing of
+// this file: that it is right is shown on the GPU alone. Sources: PTX ISA 8.7, sections wgmma.mma_async,
+// cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
+#pragma once
+#include "ptx.cuh"
+
+// What cuTensorMapEncodeTiled makes: how the copy engine sees an array. A __grid_constant__ parameter.
+struct alignas(64) TensorMap {
+  unsigned long long words[16];
+};
+
+// ------------------------------------------------------------------------------ barriers in memory
+// Barriers are named by their address in shared memory, 8 bytes each. A wait is for the end of the phase
+// whose number's lowest bit is `parity`; one on a phase that has not begun ends at once with parity 1.
+
+__device__ __forceinline__ void mbarrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+               :
+               : "r"(barrier), "r"(arrivals)
+               : "memory");
+}
+
+// Makes barriers that this thread has initialised visible to the copy engine; a __syncthreads() follows.
+__device__ __forceinline__ void mbarrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(barrier) : "memory");
+}
+
+// Arrives, and keeps the phase open until the copy engine has written so many bytes.
+__device__ __forceinline__ void mbarrier_arrive_expecting(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
+  unsigned done;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+
+// Barriers 1 to 15 of the block, for some of its warps: `threads` of them, those that only arrive among
+// them.
+__device__ __forceinline__ void named_barrier_wait(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(name), "r"(threads) : "memory");
+}
+
+// ------------------------------------------------------------------------------------------- copies
+
+// What this thread has written to shared memory, by stores or cp.async that it has waited for, becomes
+// visible to wgmma and the copy engine; a barrier follows.
+__device__ __forceinline__ void fence_shared_writes() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// As cp_async16, to an address in shared memory.
+__device__ __forceinline__ void cp_async16_to(unsigned to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has
+// ended. The bytes count at `barrier`.
+__device__ __forceinline__ void copy_box(
+    unsigned to, const TensorMap* map, int last, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %3, %3, %4}], [%2];"
+      :
+      : "r"(to), "l"(map), "r"(barrier), "r"(0), "r"(last)
+      : "memory");
+}
+
+// ---------------------------------------------------------------------------------- warpgroups, wgmma
+
+// All warps of a warpgroup call these, once: it takes or gives registers, in multiples of 8 a thread.
+template <int kRegisters>
+__device__ __forceinline__ void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(kRegisters));
+}
+
+// Before the first product of a group: registers that it uses have been written.
+__device__ __forceinline__ void wgmma_begin() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// Closes the group of the products that were begun.
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// What is computed of these registers before this stays before it, and what after it after it: the
+// compiler moves arithmetic freely past a wait otherwise.
+template <int kCount>
+__device__ __forceinline__ void keep_order(float (&registers)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+// Waits until at most kGroupsLeft groups are under way; `sums` belong to one that has ended, and are not
+// touched before.
+template <int kGroupsLeft, int kCount>
+__device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kGroupsLeft) : "memory");
+  keep_order(sums);
+}
+
+// Where wgmma finds a matrix of 16-bit elements in shared memory: rows of 64 elements, of which 8 lie one
+// after the other, 1,024 bytes aligned to as many, vector v (16 bytes) of row r at place v ^ r.
+// `eight_rows` is the distance from 8 rows to the next 8, `columns` that from 64 columns to the next,
+// which counts only where rows run along k; both in bytes.
+__device__ __forceinline__ unsigned long long wgmma_matrix(
+    unsigned address, int eight_rows, int columns) {
+  constexpr unsigned long long kSwizzle128 = 1ull << 62;
+  return kSwizzle128 | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
+         static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
+}
+
+// wgmma_scores: c (+)= a * b^T, a [64, 16] and b [n, 16] in shared memory, rows along n.
+// wgmma_sums: c (+)= a * b, a [64, 16] in registers, b [16, n] in shared memory, rows along k.
+// c is float [64, n], n twice its registers. Warp w of the group holds rows 16*w to 16*w + 15 of a and c
+// as mma_m16n8k16 does, the fragments of 8 columns of c one after the other. `adds` is false where c is
+// to be overwritten. T is only a type.
+// clang-format off
+#define NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
+  "%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_48 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define SUMS_8(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), \
+  "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
+#define SUMS_32 SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
+#define SUMS_48 SUMS_32, SUMS_8(32), SUMS_8(40)
+#define SUMS_64 SUMS_48, SUMS_8(48), SUMS_8(56)
+#define WGMMA_SCORES(T, type, n, count, a_, b_, adds_)                                                  \
+  __device__ __forceinline__ void wgmma_scores(                                                         \
+      T, float (&c)[count], unsigned long long a, unsigned long long b, bool adds) {                    \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " adds_ ", 0;\n"                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" NAMES_##count "}, " \
+                 a_ ", " b_ ", p, 1, 1, 0, 0;\n}\n"                                                     \
+                 : SUMS_##count : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                         \
+  }
+#define WGMMA_SUMS(T, type, n, count, a_, b_, adds_)                                                    \
+  __device__ __forceinline__ void wgmma_sums(                                                           \
+      T, float (&c)[count], const unsigned* a, unsigned long long b, bool adds) {                       \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " adds_ ", 0;\n"                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" NAMES_##count "}, " \
+                 "{" a_ "}, " b_ ", p, 1, 1, 1;\n}\n"                                                   \
+                 : SUMS_##count                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));    \
+  }
+WGMMA_SCORES(__nv_bfloat16, "bf16", "96", 48, "%48", "%49", "%50")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "128", 64, "%64", "%65", "%66")
+WGMMA_SCORES(__half, "f16", "96", 48, "%48", "%49", "%50")
+WGMMA_SCORES(__half, "f16", "128", 64, "%64", "%65", "%66")
+WGMMA_SUMS(__nv_bfloat16, "bf16", "64", 32, "%32,%33,%34,%35", "%36", "%37")
+WGMMA_SUMS(__nv_bfloat16, "bf16", "128", 64, "%64,%65,%66,%67", "%68", "%69")
+WGMMA_SUMS(__half, "f16", "64", 32, "%32,%33,%34,%35", "%36", "%37")
+WGMMA_SUMS(__half, "f16", "128", 64, "%64,%65,%66,%67", "%68", "%69")
+// clang-format on
