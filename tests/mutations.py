@@ -831,11 +831,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (true) {\n      held[h]",
         ),
     ),
-    *_bugs(
-        "linear_add_rms_norm",
-        "linear_tiles.py",
-        ("more parts than there are stages", "if depths >= parts)", "if depths >= 1)"),
-    ),
     # ---------------------------------------------------------------------------- linear_swiglu
     *_bugs(
         "linear_swiglu",
