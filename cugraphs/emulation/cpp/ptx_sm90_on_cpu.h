@@ -81,9 +81,7 @@ struct Matrix {
       : start((bits & 0x3fff) << 4),
         eight_rows((bits >> 32 & 0x3fff) << 4),
         columns((bits >> 16 & 0x3fff) << 4) {}
-  EMU_UNCHECKED unsigned row(int r) const {
-    return start + r / 8 * eight_rows + r % 8 * kRowBytes;
-  }
+  EMU_UNCHECKED unsigned row(int r) const { return start + r / 8 * eight_rows + r % 8 * kRowBytes; }
 };
 
 // The operations at one place of the kernel's text.
@@ -108,7 +106,7 @@ struct PtxSm90 {
   }
 
   EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
-    unsigned(&barrier)[2] = named_barriers[name];
+    unsigned (&barrier)[2] = named_barriers[name];
     const unsigned before = barrier[1];
     --barrier[0];
     if (~barrier[0] == static_cast<unsigned>(threads)) {
@@ -127,8 +125,7 @@ struct PtxSm90 {
     emu_copy_async(shared_at(to), from, 16, valid ? 16 : 0, site);
   }
 
-  EMU_UNCHECKED void copy_box(
-      unsigned to, const TensorMap* map, int last, unsigned barrier) const {
+  EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
