@@ -288,7 +288,9 @@ class ModelRunner:
     @property
     def expected_graph_bytes(self) -> int:
         """What the driver was to keep for the graphs, by the nodes that are captured."""
-        nodes = sum(rung.num_nodes for rung in self.decode.capture_report) + self._piece_nodes
+        loops = self.decode.loops  # each holds its rung's nodes once more
+        full = sum(r.num_nodes * (1 + (r.rows in loops)) for r in self.decode.capture_report)
+        nodes = full + self._piece_nodes
         return expected_graphs(1, nodes, HostCosts()).nbytes or 0
 
     def memory_map(self) -> MemoryMap:
