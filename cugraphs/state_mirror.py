@@ -68,14 +68,17 @@ class StateMirror:
 
     def take(self, changes: Array) -> None:
         """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1."""
-        taken = [self._changed.pop() for _ in range(min(len(changes), len(self._changed)))]
+        if len(self._changed) <= len(changes):
+            taken, self._changed = list(self._changed), set()  # one that was large stays slow
+        else:
+            taken = [self._changed.pop() for _ in range(len(changes))]
         changes[: len(taken), 0] = taken
         changes[: len(taken), 1] = self._words[taken]
         changes[len(taken) :, 0] = -1
 
     def take_all(self) -> Array:
         """All words, int32 [words], after which there are no changes."""
-        self._changed.clear()
+        self._changed = set()
         return self._words
 
     def write_slot(
