@@ -69,7 +69,8 @@ class StateMirror:
     def take(self, changes: Array) -> None:
         """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1."""
         if len(self._changed) <= len(changes):
-            taken, self._changed = list(self._changed), set()  # one that was large stays slow
+            taken = [*self._changed]
+            self._changed = set()  # a set that was large is searched through at every pop
         else:
             taken = [self._changed.pop() for _ in range(len(changes))]
         changes[: len(taken), 0] = taken
