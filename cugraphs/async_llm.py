@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,39 +39,24 @@ class Delta:
     finish_reason: str | None
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class _Listener:
-    """Where a request's deltas go, and how much of each sample went there."""
+    """Where a request's outputs go.
+
+    Args:
+        request: that it listens to.
+        loop: of the task that listens.
+        queue: that the task reads.
+    """
 
     request: Request
     loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[Delta | BaseException | None]
-    given: list[tuple[int, int]] = field(default_factory=list)  # pieces and tokens of each sample
+    queue: asyncio.Queue[RequestOutput | BaseException]
 
-    def tell(self) -> None:
-        """Hand over what is new; called by the engine's thread."""
-        deltas: list[Delta | None] = []
-        for index, completion in enumerate(self.request.completions):
-            pieces, tokens = self.given[index]
-            sequence = completion.sequence
-            new_pieces, new_tokens = completion.pieces[pieces:], sequence.output_token_ids[tokens:]
-            if new_pieces or new_tokens:
-                self.given[index] = (pieces + len(new_pieces), tokens + len(new_tokens))
-                reason = sequence.finish_reason
-                deltas.append(Delta(index, "".join(new_pieces), tuple(new_tokens), reason))
-        if self.request.finished:
-            deltas.append(None)
-        self.put(deltas)
-
-    def put(self, items: Sequence[Delta | BaseException | None]) -> None:
+    def put(self, item: RequestOutput | BaseException) -> None:
         """Wake the task that listens, if its loop still runs."""
-
-        def put_all() -> None:
-            for item in items:
-                self.queue.put_nowait(item)
-
-        if items and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(put_all)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
 
 
 class AsyncLLM:
@@ -95,7 +80,7 @@ class AsyncLLM:
         self.llm = LLM(model, **options)
         self._wake = threading.Condition()
         self._wanted: deque[Callable[[], None]] = deque()
-        self._listeners: dict[Request, _Listener] = {}
+        self._listeners: dict[int, _Listener] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="cugraphs engine", daemon=True)
         self._thread.start()
@@ -117,12 +102,15 @@ class AsyncLLM:
             TypeError, ValueError: the prompt or its parameters cannot be used.
             RuntimeError: the engine is closed.
         """
-        listener = await self._add(prompt, params, priority)
+        listener = await self._add(prompt, params, priority, streams=True)
         try:
-            while (item := await listener.queue.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+            while True:
+                output = await _next(listener.queue)
+                for answer in output.outputs:
+                    reason = answer.finish_reason
+                    yield Delta(answer.index, answer.text, answer.token_ids, reason)
+                if output.finished:
+                    return
         finally:
             self._ask(lambda: self._drop(listener.request))
 
@@ -130,12 +118,9 @@ class AsyncLLM:
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> RequestOutput:
         """Continue one prompt and return everything at the end. As :meth:`generate` else."""
-        listener = await self._add(prompt, params, priority)
+        listener = await self._add(prompt, params, priority, streams=False)
         try:
-            while (item := await listener.queue.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-            return listener.request.output()
+            return await _next(listener.queue)
         finally:
             self._ask(lambda: self._drop(listener.request))
 
@@ -164,19 +149,23 @@ class AsyncLLM:
         """Close."""
         await self.close()
 
-    async def _add(self, prompt: Prompt, params: SamplingParams | None, priority: int) -> _Listener:
+    async def _add(
+        self, prompt: Prompt, params: SamplingParams | None, priority: int, *, streams: bool
+    ) -> _Listener:
         token_ids, text, resolved = self.llm.prepare(prompt, params)
         loop = asyncio.get_running_loop()
         added: Future[_Listener] = Future()
 
         def add() -> None:
             try:
-                request = self.llm.engine.add_request(token_ids, resolved, text, priority=priority)
+                request = self.llm.engine.add_request(
+                    token_ids, resolved, text, priority=priority, streams=streams
+                )
             except Exception as error:
                 added.set_exception(error)
                 return
-            listener = _Listener(request, loop, asyncio.Queue(), [(0, 0)] * resolved.n)
-            self._listeners[request] = listener
+            listener = _Listener(request, loop, asyncio.Queue())
+            self._listeners[request.request_id] = listener
             added.set_result(listener)
 
         self._ask(add, refuse=added)
@@ -206,23 +195,31 @@ class AsyncLLM:
             for call in calls:
                 call()
             try:
-                progressed = engine.step()
+                outputs = engine.step()
             except Exception as error:  # of the whole step: nobody's request can go on
                 self._fail(error)
                 continue
-            for request in progressed:
-                listener = self._listeners.get(request)
+            for output in outputs:
+                listener = self._listeners.get(output.request_id)
                 if listener is not None:
-                    listener.tell()
+                    listener.put(output)
         for call in self._wanted:
             call()
         self._fail(RuntimeError("AsyncLLM: it was closed before the request had ended"))
 
     def _fail(self, error: BaseException) -> None:
-        for request, listener in list(self._listeners.items()):
-            listener.put([error])
-            self._drop(request)
+        for listener in list(self._listeners.values()):
+            listener.put(error)
+            self._drop(listener.request)
 
     def _drop(self, request: Request) -> None:
         self.llm.engine.abort(request)
-        self._listeners.pop(request, None)
+        self._listeners.pop(request.request_id, None)
+
+
+async def _next(queue: asyncio.Queue[RequestOutput | BaseException]) -> RequestOutput:
+    """What comes next; an error is raised."""
+    item = await queue.get()
+    if isinstance(item, BaseException):
+        raise item
+    return item

@@ -1,18 +1,21 @@
 """Host accounting of the KV cache's blocks: who uses which, and which prefixes they hold.
 
-A full block that was written is registered under a hash of all tokens up to its end. A new sequence
-with the same beginning uses the same blocks; they are never written again, since a sequence always
-computes its last token, in a block of its own. No arrays, no CuPy.
+A sequence's blocks are a row of ``tables``, named by its slot, so that many sequences grow in a few
+array operations. A full block that was written is registered under a hash of all tokens up to
+its end. A new sequence with the same beginning uses the same blocks; they are never written again,
+since a sequence always computes its last token, in a block of its own. No CuPy.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
+
+from cugraphs.kernel import Array
 
 SCRATCH_BLOCK = 0  # dead rows point at it; it is never given out
 HASH_BYTES = 16
@@ -23,27 +26,34 @@ class _Prefix:
     """What a registered block holds: its own tokens, after those of the block before it."""
 
     digest: bytes
-    tokens: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Owned:
-    """Blocks of one sequence, in token order, and the digests of its first full ones."""
-
-    table: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
-    num_registered: int = 0  # full blocks that were looked at
+    tokens: bytes
 
 
 class BlockManager:
-    """Hands out blocks of ``block_size`` tokens and takes them back."""
+    """Hands out blocks of ``block_size`` tokens and takes them back.
 
-    def __init__(self, num_blocks: int, block_size: int, *, prefix_caching: bool = True) -> None:
+    Attributes:
+        tables: int32 [slots, max_blocks]; each slot's blocks in token order, then zeros.
+        counts: int32 [slots]; blocks of each slot.
+        capacities: int32 [slots]; tokens that those have room for.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        num_slots: int,
+        max_blocks: int,
+        prefix_caching: bool = True,
+    ) -> None:
         """Manage blocks 1 to ``num_blocks - 1``.
 
         Args:
             num_blocks: of the cache, the scratch block included.
             block_size: tokens in a block.
+            num_slots: sequences that can own blocks.
+            max_blocks: of one sequence.
             prefix_caching: keep blocks of finished sequences for those that begin alike.
 
         Raises:
@@ -56,9 +66,12 @@ class BlockManager:
         self.prefix_caching = prefix_caching
         self.num_cached_tokens = 0  # of all admitted sequences: what was found in the cache
         self.num_evicted = 0
+        self.tables = np.zeros((num_slots, max_blocks), np.int32)
+        self.counts = np.zeros(num_slots, np.int32)
+        self.capacities = np.zeros(num_slots, np.int32)
+        self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
         self._free = deque(range(1, num_blocks))
-        self._owned: dict[int, _Owned] = {}
-        self._users = [0] * num_blocks
+        self._users = np.zeros(num_blocks, np.int32)
         self._prefixes: dict[int, _Prefix] = {}  # of registered blocks
         self._blocks: dict[bytes, int] = {}  # the registered block of each prefix
         self._unused: OrderedDict[int, None] = OrderedDict()  # hold a prefix; the oldest first
@@ -82,19 +95,19 @@ class BlockManager:
         """Blocks that ``num_tokens`` tokens need."""
         return -(-num_tokens // self.block_size)
 
-    def block_table(self, seq_id: int) -> list[int]:
-        """The blocks of a sequence, in token order (not a copy)."""
-        owned = self._owned.get(seq_id)
-        return owned.table if owned else []
+    def block_table(self, slot: int) -> list[int]:
+        """The blocks of a slot, in token order."""
+        table: list[int] = self.tables[slot, : self.counts[slot]].tolist()
+        return table
 
-    def cached_prefix(self, token_ids: Sequence[int]) -> list[int]:
+    def cached_prefix(self, token_ids: Array) -> list[int]:
         """Registered blocks that hold the beginning of ``token_ids``, at most all but the last."""
         if not self.prefix_caching:
             return []
         found: list[int] = []
         digest = b""
         for begin in range(0, len(token_ids) - self.block_size, self.block_size):
-            tokens = tuple(token_ids[begin : begin + self.block_size])
+            tokens = token_ids[begin : begin + self.block_size].tobytes()
             digest = _digest(digest, tokens)
             block = self._blocks.get(digest)
             if block is None or self._prefixes[block].tokens != tokens:
@@ -102,80 +115,98 @@ class BlockManager:
             found.append(block)
         return found
 
-    def admit(self, seq_id: int, num_tokens: int, prefix: Sequence[int] = ()) -> bool:
+    def admit(self, slot: int, num_tokens: int, prefix: Sequence[int] = ()) -> bool:
         """Give a new sequence the blocks of its cached prefix, and free ones for the rest.
 
         Args:
-            seq_id: owns nothing yet.
+            slot: owns nothing yet.
             num_tokens: that it needs room for.
             prefix: from :meth:`cached_prefix`, with nothing given out since.
 
         Returns:
             Whether there were enough; otherwise nothing changes.
         """
-        assert seq_id not in self._owned, f"sequence {seq_id} owns blocks already"
-        resting = sum(self._users[block] == 0 for block in prefix)  # no longer free then
-        if self.blocks_for(num_tokens) - len(prefix) > self.num_free - resting:
+        assert self.counts[slot] == 0, f"slot {slot} owns blocks already"
+        resting = sum(block in self._unused for block in prefix)  # no longer free then
+        missing = self.blocks_for(num_tokens) - len(prefix)
+        if missing > self.num_free - resting:
             return False
-        owned = self._owned[seq_id] = _Owned(list(prefix))
-        owned.digests = [self._prefixes[block].digest for block in prefix]
-        owned.num_registered = len(prefix)
+        self._digests[slot] = [self._prefixes[block].digest for block in prefix]
         for block in prefix:
             self._users[block] += 1
             self._unused.pop(block, None)
         self.num_cached_tokens += len(prefix) * self.block_size
-        return self.grow(seq_id, num_tokens)
-
-    def grow(self, seq_id: int, num_tokens: int) -> bool:
-        """Give the sequence enough blocks for ``num_tokens`` tokens; False if too few are free."""
-        owned = self._owned.get(seq_id)
-        missing = self.blocks_for(num_tokens) - (len(owned.table) if owned else 0)
-        if missing > self.num_free:
-            return False
-        if missing > 0:
-            if owned is None:
-                owned = self._owned[seq_id] = _Owned()
-            owned.table.extend(self._take() for _ in range(missing))
+        table = [*prefix, *self._take(missing)]
+        self.tables[slot, : len(table)] = table
+        self._count(slot, len(table))
         return True
 
-    def register(
-        self, seq_id: int, tokens: Callable[[int, int], Sequence[int]], num_computed: int
-    ) -> None:
-        """Make the sequence's full blocks known as prefixes, once a step has written them.
+    def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array] | None:
+        """Give sequences enough blocks for their tokens.
+
+        Args:
+            slots: int32 [n]; none occurs twice.
+            num_tokens: int32 [n]; that each needs room for, in all.
+
+        Returns:
+            Where entries were appended to ``tables``, as (slots, indices); None if too few blocks
+            are free for all of them, and then nothing changes.
+        """
+        short = (num_tokens > self.capacities.take(slots)).nonzero()[0]
+        slots, num_tokens = slots.take(short), num_tokens.take(short)
+        before = self.counts.take(slots)
+        after = -(-num_tokens // self.block_size)
+        missing = after - before
+        total = int(missing.sum())
+        if total > self.num_free:
+            return None
+        self._count(slots, after)
+        indices = before
+        if total > len(slots):  # some need more than one
+            indices = np.concatenate([np.arange(*pair) for pair in zip(before, after, strict=True)])
+            slots = slots.repeat(missing)
+        self.tables[slots, indices] = self._take(total)
+        return slots, indices
+
+    def register(self, slot: int, token_ids: Array, num_computed: int) -> None:
+        """Make the slot's full blocks known as prefixes, once a step has written them.
 
         A prefix that another block holds already stays with that one.
 
         Args:
-            seq_id: of the sequence.
-            tokens: its tokens at the positions from the first argument to before the second.
+            slot: of the sequence.
+            token_ids: int32; its tokens, at least ``num_computed``.
             num_computed: of them, those whose K and V are written.
         """
-        owned = self._owned.get(seq_id)
-        if owned is None or not self.prefix_caching:
+        if not self.prefix_caching:
             return
-        for index in range(owned.num_registered, num_computed // self.block_size):
-            begin = index * self.block_size
-            held = tuple(tokens(begin, begin + self.block_size))
-            digest = _digest(owned.digests[-1] if index else b"", held)
-            owned.digests.append(digest)
-            owned.num_registered += 1
+        digests, size = self._digests[slot], self.block_size
+        first, end = len(digests), num_computed // size
+        if first == end:
+            return
+        digest = digests[-1] if first else b""
+        held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
+        for index, block in enumerate(self.tables[slot, first:end].tolist()):
+            tokens = held[index * width : (index + 1) * width]
+            digest = _digest(digest, tokens)
+            digests.append(digest)
             if digest not in self._blocks:
-                self._blocks[digest] = owned.table[index]
-                self._prefixes[owned.table[index]] = _Prefix(digest, held)
+                self._blocks[digest] = block
+                self._prefixes[block] = _Prefix(digest, tokens)
 
-    def free(self, seq_id: int) -> None:
-        """Take back every block of the sequence. What holds no prefix is given out again first."""
-        owned = self._owned.pop(seq_id, None)
-        if owned is None:
-            return
+    def free(self, slot: int) -> None:
+        """Take back every block of a slot. What holds no prefix is given out again first."""
+        table = self.tables[slot, : self.counts[slot]]
+        self._users[table] -= 1
         # The end of a prefix is evicted before its beginning, without which it is of no use.
-        for block in reversed(owned.table):
-            self._users[block] -= 1
-            if self._users[block] == 0:
-                if block in self._prefixes:
-                    self._unused[block] = None
-                else:
-                    self._free.append(block)
+        for block in table[self._users[table] == 0][::-1].tolist():
+            if block in self._prefixes:
+                self._unused[block] = None
+            else:
+                self._free.append(block)
+        table[:] = 0
+        self._count(slot, 0)
+        self._digests[slot] = []
 
     def check_invariant(self) -> None:
         """Free, cached and owned blocks are all blocks; shared ones are full and registered.
@@ -184,31 +215,36 @@ class BlockManager:
             AssertionError: a block is lost, in two places or shared while it can be written.
         """
         users = [0] * self.num_blocks
-        for owned in self._owned.values():
-            for index, block in enumerate(owned.table):
+        for slot, digests in enumerate(self._digests):
+            for index, block in enumerate(self.block_table(slot)):
                 users[block] += 1
-                full = index < owned.num_registered
+                full = index < len(digests)
                 assert users[block] == 1 or full, "blocks are lost or shared"
-        assert users == self._users, "blocks are lost or shared"
+        assert users == self._users.tolist(), "blocks are lost or shared"
         used = [block for block, count in enumerate(users) if count]
         everywhere = [*self._free, *self._unused, *used]
         assert sorted(everywhere) == list(range(1, self.num_blocks)), "blocks are lost or shared"
         assert {self._blocks[p.digest] for p in self._prefixes.values()} == set(self._prefixes)
         assert set(self._unused) <= set(self._prefixes) and len(self._blocks) == len(self._prefixes)
+        beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
+        assert not self.tables[beyond].any(), "a table goes on after its last block"
 
-    def _take(self) -> int:
-        """A free block; the oldest unused prefix is forgotten where there is no other."""
-        if self._free:
-            block = self._free.popleft()
-        else:
+    def _count(self, slots: int | Array, counts: int | Array) -> None:
+        self.counts[slots] = counts
+        self.capacities[slots] = counts * self.block_size
+
+    def _take(self, count: int) -> list[int]:
+        """Free blocks; the oldest unused prefixes are forgotten where there are no others."""
+        while len(self._free) < count:
             block, _ = self._unused.popitem(last=False)
             del self._blocks[self._prefixes.pop(block).digest]
+            self._free.append(block)
             self.num_evicted += 1
-        self._users[block] = 1
-        return block
+        taken = [self._free.popleft() for _ in range(count)]
+        self._users[taken] = 1
+        return taken
 
 
-def _digest(parent: bytes, tokens: tuple[int, ...]) -> bytes:
+def _digest(parent: bytes, tokens: bytes) -> bytes:
     """128 bits of the tokens of a block and, through its parent's, of all before it."""
-    own = np.array(tokens, np.int32).tobytes()
-    return hashlib.blake2b(parent + own, digest_size=HASH_BYTES).digest()
+    return blake2b(parent + tokens, digest_size=HASH_BYTES).digest()

@@ -24,14 +24,14 @@ from cugraphs.cuda_graph import CudaGraph, capture
 from cugraphs.cuda_kv_pool import CudaKVPool
 from cugraphs.cuda_loop import CudaLoop, capture_loop
 from cugraphs.cuda_upload import PinnedLanes
-from cugraphs.device import InputStaging, KVPool, QueueOp, Replay, Run, UploadLane, converted
+from cugraphs.device import InputStaging, KVPool, QueueOp, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
-from cugraphs.kernel import Array
+from cugraphs.kernel import Access, Array
 from cugraphs.kernel_loading import load_kernels
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, device_arch, load_function, prepare, queue
 from cugraphs.one_line import reason
-from cugraphs.program import Buffer, Kind, Op, Program
+from cugraphs.program import Buffer, Program
 from cugraphs.start_times import span
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
@@ -342,6 +342,7 @@ class CudaDevice:
     ) -> list[QueueOp]:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program) if poison else {}
+        changed = _changed_by(program)
         ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -359,7 +360,11 @@ class CudaDevice:
             if poison:
                 dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
-            reads_early = _constants_are_weights(op)
+            reads_early = not any(
+                buffer in changed
+                for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+                if operand.constant
+            )
             ops.append(partial(self._run_op, label, launches, ruined, reads_early))
         return ops
 
@@ -389,10 +394,9 @@ class CudaDevice:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
 
-    def capture_loop(self, step: Replay, control: Callable[[int], Run]) -> CudaLoop:
-        """A conditional WHILE node over the step."""
-        assert isinstance(step, CudaGraph), "captured by this device"
-        return capture_loop(self.stream, step, control)
+    def capture_loop(self, begin: Callable[[int], Run], repeat: Callable[[int], Run]) -> CudaLoop:
+        """A conditional WHILE node."""
+        return capture_loop(self.stream, begin, repeat)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""
@@ -411,7 +415,11 @@ class CudaDevice:
             array.data.memset_async(POISON, array.nbytes, self.stream)
 
 
-def _constants_are_weights(op: Op) -> bool:
-    """Whether nothing in the step writes what the op's launches may read ahead of their wait."""
-    pairs = zip(op.kernel.operands, op.operands, strict=False)
-    return all(buffer.kind is Kind.WEIGHT for operand, buffer in pairs if operand.constant)
+def _changed_by(program: Program) -> set[Buffer]:
+    """What the program's ops write: a launch must not read it ahead of its wait."""
+    return {
+        buffer
+        for op in program.ops
+        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+        if operand.access is not Access.READ
+    }

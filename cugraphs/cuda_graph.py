@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +54,7 @@ class CudaGraph:
         """Launches, copies and fills in it."""
         from cuda.bindings import driver
 
-        error, _, count = driver.cuGraphGetNodes(self.pointer(driver), 0)
+        error, _, count = driver.cuGraphGetNodes(self._pointer(driver), 0)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return int(count)
@@ -77,13 +79,12 @@ class CudaGraph:
     def _nodes(self) -> list[Any]:
         from cuda.bindings import driver
 
-        error, nodes, count = driver.cuGraphGetNodes(self.pointer(driver), self.num_nodes)
+        error, nodes, count = driver.cuGraphGetNodes(self._pointer(driver), self.num_nodes)
         if error:
             raise RuntimeError(f"CudaGraph: cuGraphGetNodes fails with {error.name}")
         return list(nodes[:count])
 
-    def pointer(self, driver: Any) -> Any:  # noqa: ANN401
-        """The CUgraph, of ``cuda.bindings.driver``."""
+    def _pointer(self, driver: Any) -> Any:  # noqa: ANN401
         return driver.CUgraph(int(self._graph.graph))
 
 
@@ -96,14 +97,10 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
     """
     import cupy
 
-    def refuse(nbytes: int) -> None:
-        raise RuntimeError(f"an allocation of {nbytes} bytes in a capture")
-
     graph: Any = None
     problem: Exception | None = None
     start = time.perf_counter()
-    # A collection could free device memory, which a capture does not allow.
-    with held_collection(), stream, cupy.cuda.using_allocator(refuse):
+    with refuse_allocations(stream):
         stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
         try:
             run()
@@ -126,6 +123,21 @@ def capture(stream: Any, run: Run) -> CudaGraph:  # noqa: ANN401
         (recorded - start) * 1e3, (ended - recorded) * 1e3, (after - before) * 1e3
     )
     return captured
+
+
+@contextmanager
+def refuse_allocations(stream: Any) -> Iterator[None]:  # noqa: ANN401
+    """Make ``stream`` the current one and memory as it is: none is allocated and none collected.
+
+    A collection could free device memory, which a capture does not allow.
+    """
+    import cupy
+
+    def refuse(nbytes: int) -> None:
+        raise RuntimeError(f"an allocation of {nbytes} bytes in a capture")
+
+    with held_collection(), stream, cupy.cuda.using_allocator(refuse):
+        yield
 
 
 def _kind(driver: Any, node: Any) -> str:  # noqa: ANN401

@@ -1,7 +1,7 @@
-"""A graph that repeats a captured step until the step itself ends it: a conditional WHILE node.
+"""A graph that repeats a step until the step itself ends it: a conditional WHILE node.
 
-The loop's body is the step's graph as a child node, and after it one launch that decides. CuPy has
-no call for conditional nodes, so they are made through cuda-bindings.
+The step is captured into the loop's body, and its last launch decides whether there is another.
+CuPy has no call for conditional nodes, so they are made through cuda-bindings.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from cugraphs.cuda_graph import CudaGraph
+from cugraphs.cuda_graph import refuse_allocations
 from cugraphs.device import CaptureError, Run
 from cugraphs.one_line import reason
 
-_RUN_AT_FIRST = 1  # what the condition is at every launch of the graph: the body runs once at least
+_NO_STEP = 0  # what the condition is whenever the graph is launched
 
 
 class CudaLoop:
-    """One loop over a captured step, instantiated and uploaded."""
+    """One loop over a step, instantiated and uploaded."""
 
-    def __init__(self, step: CudaGraph, graph: Any, stream: Any) -> None:  # noqa: ANN401
+    def __init__(self, graph: Any, stream: Any) -> None:  # noqa: ANN401
         """Instantiate.
 
         Args:
-            step: what is repeated.
             graph: a CUgraph of the loop; destroyed with this object.
             stream: it is launched on.
 
@@ -33,7 +32,6 @@ class CudaLoop:
         """
         from cuda.bindings import driver
 
-        self.step = step
         self._launch = driver.cuGraphLaunch
         self._stream = driver.CUstream(int(stream.ptr))
         weakref.finalize(self, driver.cuGraphDestroy, graph)
@@ -50,14 +48,19 @@ class CudaLoop:
         _checked("cuGraphLaunch", self._launch(self._executable, self._stream))
 
 
-def capture_loop(stream: Any, step: CudaGraph, decide: Callable[[int], Run]) -> CudaLoop:  # noqa: ANN401
-    """Make a loop over ``step``.
+def capture_loop(
+    stream: Any,  # noqa: ANN401
+    begin: Callable[[int], Run],
+    repeat: Callable[[int], Run],
+) -> CudaLoop:
+    """Make a loop over a step.
 
     Args:
         stream: to capture and launch on.
-        step: a captured step, without copies from pageable memory.
-        decide: given the handle of the loop's condition, makes the call that queues one launch; it
-            sets the condition to 0 to end the loop.
+        begin: given the handle of the loop's condition, makes the call that queues what comes
+            before the loop; its last launch sets the condition to 1 if there is to be a step.
+        repeat: the same for a step, whose last launch sets the condition to 0 to end the loop; the
+            others have run before, and nothing in it copies from pageable memory.
 
     Raises:
         CaptureError: the driver or cuda-bindings lacks what this needs, or refuses it.
@@ -67,58 +70,59 @@ def capture_loop(stream: Any, step: CudaGraph, decide: Callable[[int], Run]) -> 
     try:
         graph = _checked("cuGraphCreate", driver.cuGraphCreate(0))
         try:
-            body, handle = _while_node(driver, graph)
-            child = _checked(
-                "cuGraphAddChildGraphNode",
-                driver.cuGraphAddChildGraphNode(body, None, 0, step.pointer(driver)),
+            context = _checked("cuCtxGetCurrent", driver.cuCtxGetCurrent())
+            condition = _checked(
+                "cuGraphConditionalHandleCreate",
+                driver.cuGraphConditionalHandleCreate(
+                    graph, context, _NO_STEP, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
+                ),
             )
-            _capture_behind(driver, stream, body, child, decide(handle))
+            _capture_into(driver, stream, graph, begin(int(condition)))
+            body = _add_while(driver, graph, condition, context)
+            _capture_into(driver, stream, body, repeat(int(condition)))
         except BaseException:
             driver.cuGraphDestroy(graph)
             raise
-        return CudaLoop(step, graph, stream)
+        return CudaLoop(graph, stream)
     except (AttributeError, TypeError, RuntimeError) as error:
-        raise CaptureError(f"a loop cannot be captured: {reason(error)}") from error
+        where = " ".join(getattr(error, "__notes__", ()))
+        raise CaptureError(f"a loop cannot be captured: {reason(error)} {where}".strip()) from error
 
 
-def _while_node(driver: Any, graph: Any) -> tuple[Any, int]:  # noqa: ANN401
-    """Add a WHILE node to an empty graph: the graph of its body, and its condition's handle."""
-    context = _checked("cuCtxGetCurrent", driver.cuCtxGetCurrent())
-    handle = _checked(
-        "cuGraphConditionalHandleCreate",
-        driver.cuGraphConditionalHandleCreate(
-            graph, context, _RUN_AT_FIRST, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
-        ),
-    )
+def _add_while(driver: Any, graph: Any, condition: Any, context: Any) -> Any:  # noqa: ANN401
+    """Add a WHILE node behind all nodes of a graph; the graph of its body, which is empty."""
+    _, count = _checked("cuGraphGetNodes", driver.cuGraphGetNodes(graph, 0))
+    before, count = _checked("cuGraphGetNodes", driver.cuGraphGetNodes(graph, count))
     params = driver.CUgraphNodeParams()
     params.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
-    params.conditional.handle = handle
+    params.conditional.handle = condition
     params.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
     params.conditional.size = 1
     params.conditional.ctx = context
     # Before CUDA 13 the form that takes types of dependencies had a name of its own.
     add_node = getattr(driver, "cuGraphAddNode_v2", driver.cuGraphAddNode)
-    _checked("cuGraphAddNode", add_node(graph, None, None, 0, params))
-    return params.conditional.phGraph_out[0], int(handle)
+    _checked("cuGraphAddNode", add_node(graph, before[:count], None, count, params))
+    return params.conditional.phGraph_out[0]
 
 
-def _capture_behind(driver: Any, stream: Any, body: Any, node: Any, run: Run) -> None:  # noqa: ANN401
-    """Capture what ``run`` queues into ``body``, to run after ``node``."""
+def _capture_into(driver: Any, stream: Any, body: Any, run: Run) -> None:  # noqa: ANN401
+    """Capture what ``run`` queues into an empty graph."""
     pointer = driver.CUstream(int(stream.ptr))
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    _checked(
-        "cuStreamBeginCaptureToGraph",
-        driver.cuStreamBeginCaptureToGraph(pointer, body, [node], None, 1, mode),
-    )
-    try:
-        run()
-    finally:
-        ended = driver.cuStreamEndCapture(pointer)
+    with refuse_allocations(stream):
+        _checked(
+            "cuStreamBeginCaptureToGraph",
+            driver.cuStreamBeginCaptureToGraph(pointer, body, None, None, 0, mode),
+        )
+        try:
+            run()
+        finally:
+            ended = driver.cuStreamEndCapture(pointer)
     _checked("cuStreamEndCapture", ended)
 
 
 def _checked(name: str, result: Any) -> Any:  # noqa: ANN401
-    """The value of a driver call, if it has one.
+    """The value of a driver call, or its values.
 
     Raises:
         RuntimeError: it failed.
@@ -126,4 +130,4 @@ def _checked(name: str, result: Any) -> Any:  # noqa: ANN401
     error, *values = result
     if error:
         raise RuntimeError(f"{name} fails with {error.name}")
-    return values[0] if values else None
+    return values[0] if len(values) == 1 else values

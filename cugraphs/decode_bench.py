@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -21,7 +22,7 @@ from cugraphs.device_choice import ModelSizes, plan_kv_cache
 from cugraphs.engine import Engine
 from cugraphs.kernel import Array
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan
+from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan, Ticket
 from cugraphs.pricing import price_step
 from cugraphs.random_fill import fill_random
 from cugraphs.replay_timing import LAUNCHES, launch_us, replay_ms
@@ -91,6 +92,30 @@ class BenchModel:
 
 
 @dataclass(frozen=True)
+class Queueing:
+    """How the engine queues steps.
+
+    Args:
+        num_steps: how many are submitted together.
+        steps_ahead: how many may be in flight when others are submitted.
+        loops: whether those together are one launch, a loop.
+    """
+
+    num_steps: int = 1
+    steps_ahead: int = 1
+    loops: bool = False
+
+    def __str__(self) -> str:
+        """In words."""
+        queued = "one" if self.num_steps == 1 else f"{self.num_steps} at once"
+        ahead = "while the last runs" if self.steps_ahead else "after the tokens of the last"
+        return f"steps queued {queued}, {ahead}{', as loops' if self.loops else ''}"
+
+
+ONE_AHEAD = Queueing()
+
+
+@dataclass(frozen=True)
 class DecodeTimes:
     """What a decode step takes.
 
@@ -131,21 +156,40 @@ class RandomCacheRunner(ModelRunner):
         plan: StepPlan,
         mode: GraphMode,
         progress: Callable[[int], None] | None = None,
+        *,
+        loops: bool = False,
     ) -> None:
         """Capture, and fill the cache.
 
         Raises:
             MemoryError: it does not fit.
         """
-        super().__init__(plan, bench.weights, bench.device, mode=mode, progress=progress)
+        super().__init__(
+            plan, bench.weights, bench.device, mode=mode, progress=progress, loops=loops
+        )
         self._random = np.random.default_rng(0)
         for name in plan.cache.types:
             fill_random(self.device, self.state[name][1:])  # block 0 is that of dead rows
 
-    def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        """A token for every chunk that samples; nothing is computed."""
-        rows = sum(chunk.num_logits for chunk in chunks)
-        return {"token_ids": self._random.integers(0, self.plan.vocab_size, rows, np.int32)}
+    def submit(
+        self,
+        decode_slots: Array,
+        positions: Array,
+        chunks: Sequence[Chunk] = (),
+        **how: Any,  # noqa: ANN401
+    ) -> list[Ticket]:
+        """Of chunks nothing is computed: the state is told a token for each."""
+        if not chunks:
+            return super().submit(decode_slots, positions, **how)
+        token_ids = self._random.integers(0, self.plan.vocab_size, len(chunks), np.int32)
+        for chunk, token_id in zip(chunks, token_ids, strict=True):
+            self.mirror.set("num_computed", chunk.slot, chunk.start + len(chunk.token_ids))
+            self.mirror.set("last_token", chunk.slot, token_id)
+        return [Ticket([], outputs=[{"token_ids": token_ids}])]
+
+    def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
+        """The tokens that :meth:`submit` drew, or as of a runner."""
+        return super().collect(ticket) if ticket.steps else ticket.outputs[0]
 
 
 def length_of(prompt_tokens: int, tokens: int) -> int:
@@ -154,10 +198,17 @@ def length_of(prompt_tokens: int, tokens: int) -> int:
 
 
 def time_decode(
-    runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, tokens: int
+    runner: RandomCacheRunner,
+    *,
+    batch: int,
+    prompt_tokens: int,
+    tokens: int,
+    queueing: Queueing = ONE_AHEAD,
 ) -> DecodeTimes:
     """Time steps as the engine drives them, then replays of the step's graph, if it has one."""
-    step_ms = time_engine(runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens)
+    step_ms = time_engine(
+        runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens, queueing=queueing
+    )
     if batch not in runner.decode.captured or not isinstance(runner.device, CudaDevice):
         return DecodeTimes(batch, prompt_tokens, tokens, step_ms)
     samples = time_rung(
@@ -169,8 +220,23 @@ def time_decode(
     return DecodeTimes(batch, prompt_tokens, tokens, step_ms, replay, launch)
 
 
-def time_engine(runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, tokens: int) -> float:
-    """Milliseconds of a step, over ``tokens`` tokens of each of ``batch`` sequences."""
+def time_engine(
+    runner: RandomCacheRunner,
+    *,
+    batch: int,
+    prompt_tokens: int,
+    tokens: int,
+    queueing: Queueing = ONE_AHEAD,
+) -> float:
+    """Milliseconds of a step, over ``tokens`` tokens of each of ``batch`` sequences.
+
+    Args:
+        runner: of as many slots.
+        batch: sequences.
+        prompt_tokens: of each.
+        tokens: to generate for each while time is taken.
+        queueing: of the steps; loops need a runner with loops.
+    """
     plan = runner.plan
     engine = Engine(
         runner,
@@ -179,6 +245,8 @@ def time_engine(runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, to
         max_num_seqs=batch,
         seed=0,
         prefix_caching=False,
+        num_scheduler_steps=queueing.num_steps,
+        steps_ahead=queueing.steps_ahead,
     )
     engine.scheduler.max_num_batched_tokens = batch * prompt_tokens  # all prompts in one step
     random = np.random.default_rng(1)
@@ -188,7 +256,7 @@ def time_engine(runner: RandomCacheRunner, *, batch: int, prompt_tokens: int, to
     ]
 
     def generated() -> int:
-        return min(len(request.completions[0].sequence.output_token_ids) for request in requests)
+        return int(engine.scheduler.slots.num_tokens.min()) - prompt_tokens
 
     try:
         while (before := generated()) < 1 + WARM_UP_TOKENS:
@@ -214,7 +282,7 @@ def time_rung(
     inputs = runner.decode.inputs(rung)
     inputs["changes"][:, 0] = -1
     fill_launch(inputs, runner.ring.begin())
-    fill_decode(inputs, chunks)
+    fill_decode(inputs, [chunk.slot for chunk in chunks])
     runner.decode.run(rung)
     runner.ring.next_step += replays  # the device counts them
     return replay_ms(runner.device, runner.decode.graph(rung), replays)

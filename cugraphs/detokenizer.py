@@ -18,6 +18,8 @@ the decoder from taking a word's leading space for the start of the text. Where 
 inside a character, its first bytes decode to U+FFFD in the delivered and in the new text alike.
 """
 
+_LONGEST_WINDOW = 64  # tokens; it is cut only now and then
+
 
 class IncrementalDetokenizer:
     """Text of a growing token sequence: the joined pieces are text(prompt + output) - text(prompt).
@@ -26,7 +28,8 @@ class IncrementalDetokenizer:
     output keeps the space of its first word after a prompt, and loses it, as `Tokenizer.decode`
     does, after a prompt of special tokens only; a character begun in the prompt is given whole.
 
-    Each push decodes the new token behind a few earlier ones, whatever the length of the sequence.
+    A push after a plain token (`Tokenizer.plain_text`) gives a plain one's text as it is. Any other
+    decodes the new token behind a few earlier ones, whatever the length of the sequence.
     The library's `DecodeStream` does not do: where a bad byte follows a byte-fallback character it
     raises "Invalid prefix encountered" from then on, it holds back every run of U+FFFD, genuine or
     not, and it has no flush for a tail that stays unfinished.
@@ -47,6 +50,7 @@ class IncrementalDetokenizer:
             skip_special_tokens: leave special tokens out of the text.
         """
         self._tokenizer = tokenizer
+        self._plain_text = tokenizer.plain_text
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._fallback_bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._window: list[int] = []  # the last tokens that have text
@@ -58,11 +62,22 @@ class IncrementalDetokenizer:
         for token_id in self._window:
             self._follow_bytes(token_id)
         self._delivered = self._decode(self._window)  # text of the window that is out already
+        self._after_plain = bool(self._window) and self._plain_text(self._window[-1]) is not None
+        self._is_behind = False  # plain tokens were pushed, so that `_delivered` is too short
 
     def push(self, token_id: int) -> str:
         """Return the text that this token makes final: often its own, "" or that of several."""
+        text = self._plain_text(token_id)
+        if text is not None and self._after_plain and token_id not in self._skipped:
+            self._window.append(token_id)
+            if len(self._window) > _LONGEST_WINDOW:
+                del self._window[:-_CONTEXT_TOKENS]
+            self._is_behind = True
+            return text
         if not self._has_text(token_id):
             return ""
+        self._catch_up()
+        self._after_plain = text is not None
         self._window.append(token_id)
         self._follow_bytes(token_id)
         piece = self._undelivered(self._final_text())
@@ -73,10 +88,19 @@ class IncrementalDetokenizer:
 
     def flush(self) -> str:
         """Return what was held back, an unfinished character as U+FFFD; a second time nothing."""
+        self._catch_up()
         text = self._decode(self._window)
         piece = self._undelivered(text)
         self._delivered = text
         return piece
+
+    def _catch_up(self) -> None:
+        """Make the window, and what is out of it, as if each token had been decoded behind it."""
+        if self._is_behind:
+            del self._window[:-_CONTEXT_TOKENS]
+            self._fallback_bytes.reset()
+            self._delivered = self._decode(self._window)
+            self._is_behind = False
 
     def _has_text(self, token_id: int) -> bool:
         """Whether a token stands in the text: neither skipped nor unknown to the tokenizer."""

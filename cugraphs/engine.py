@@ -1,30 +1,45 @@
-"""Requests in, tokens out, one step at a time: schedule, run, collect.
+"""Requests in, answers out, step by step.
 
-Knows no files and no devices; the runner and the tokenizer arrive as arguments.
+`StepPipeline` runs the steps. Their tokens become text in the thread of `TextWorker`, which tells
+which answers have ended. Knows no files and no devices; the runner and the tokenizer arrive as
+arguments.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
-from cugraphs.kernel import Array
+from cugraphs.device import Device
 from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
-from cugraphs.outputs import Logprob
+from cugraphs.outputs import Logprob, RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.scheduler import ScheduledChunk, Scheduler
+from cugraphs.scheduler import Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
 from cugraphs.statistics import EngineCounters, EngineStats, RequestTimes
-from cugraphs.step_state import Chunk
+from cugraphs.step_pipeline import StepPipeline
+from cugraphs.text_worker import TextWorker
+from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 PRIORITY_SPAN = 1000  # requests that one step of priority lets a request overtake
+
+
+def steps_ahead(async_scheduling: bool | None, device: Device) -> int:
+    """Steps that may be in flight when others are submitted.
+
+    Args:
+        async_scheduling: whether any may; None: where the device runs beside the host.
+        device: that runs them.
+    """
+    return int(not device.shares_host_memory if async_scheduling is None else async_scheduling)
 
 
 class Engine:
@@ -39,6 +54,8 @@ class Engine:
         max_num_seqs: int,
         seed: int | None = None,
         prefix_caching: bool = True,
+        num_scheduler_steps: int = 1,
+        steps_ahead: int = 0,
     ) -> None:
         """Start with no requests.
 
@@ -49,27 +66,39 @@ class Engine:
             max_num_seqs: sequences that run at once.
             seed: makes the seeds of requests without one repeatable; None draws them at random.
             prefix_caching: a prompt that begins as an earlier one did uses its blocks.
+            num_scheduler_steps: decode steps that are submitted together, while nobody could join.
+            steps_ahead: steps that may be in flight when others are submitted.
 
         Raises:
-            ValueError: the KV cache cannot hold one sequence of the model's length; or the model
-                has too many EOS tokens.
+            ValueError: the KV cache cannot hold one sequence of the model's length; the model has
+                too many EOS tokens; or ``num_scheduler_steps`` is out of range.
         """
+        if not 1 <= num_scheduler_steps <= MAX_STEPS:
+            raise ValueError(
+                f"Engine: num_scheduler_steps is {num_scheduler_steps}, expected 1 to {MAX_STEPS}"
+            )
         cache = runner.plan.cache
         self._runner = runner
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = cache.max_model_len
-        self._eos_token_ids = sorted(tokenizer.eos_token_ids)
+        eos_token_ids = sorted(tokenizer.eos_token_ids)
+        self._text = TextWorker(tokenizer, max_num_seqs)
         self._requests: set[Request] = set()
-        self._aborted: list[Request] | None = None  # during a step: those that end after it
-        self._owner: dict[TokenSequence, tuple[Request, Completion]] = {}
+        self._outputs: list[RequestOutput] = []  # that the next step returns
+        self._stepping = threading.Lock()
+        self._to_abort: deque[Request] = deque()
         self._counters = EngineCounters()
         self.on_finished: list[Callable[[RequestTimes], None]] = []  # for each request that ends
         self._next_request_id = 0
         self._next_seq_id = 0
         self._seeds = np.random.default_rng(seed)
         self.blocks = BlockManager(
-            runner.num_kv_blocks, cache.block_size, prefix_caching=prefix_caching
+            runner.num_kv_blocks,
+            cache.block_size,
+            num_slots=max_num_seqs,
+            max_blocks=cache.max_blocks,
+            prefix_caching=prefix_caching,
         )
         needed = self.blocks.blocks_for(cache.max_model_len)
         if self.blocks.num_usable < needed:
@@ -78,16 +107,26 @@ class Engine:
                 f"{cache.block_size} tokens, expected at least {needed} for max_model_len "
                 f"{cache.max_model_len}; raise num_kv_blocks to {needed + 1} or lower max_model_len"
             )
-        if len(self._eos_token_ids) > MAX_EOS_TOKEN_IDS:
+        if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
-                f"Engine: the model has {len(self._eos_token_ids)} EOS tokens, "
+                f"Engine: the model has {len(eos_token_ids)} EOS tokens, "
                 f"expected at most {MAX_EOS_TOKEN_IDS}"
             )
         self.scheduler = Scheduler(
             self.blocks,
             max_num_seqs=max_num_seqs,
+            max_model_len=cache.max_model_len,
             max_num_batched_tokens=runner.plan.max_num_batched_tokens,
             max_prompt_logits=PROMPT_LOGITS_ROWS,
+        )
+        self._pipeline = StepPipeline(
+            self.scheduler,
+            runner,
+            self._counters,
+            eos_token_ids=eos_token_ids,
+            give=self._text.put,
+            num_steps=num_scheduler_steps,
+            steps_ahead=steps_ahead,
         )
 
     def add_request(
@@ -97,6 +136,7 @@ class Engine:
         prompt: str | None = None,
         *,
         priority: int = 0,
+        streams: bool = False,
     ) -> Request:
         """Queue a prompt.
 
@@ -107,6 +147,7 @@ class Engine:
             prompt: its text, handed back in the outputs.
             priority: a request goes before those that came up to ``PRIORITY_SPAN`` requests
                 earlier, for each step that its priority is lower. So none waits for ever.
+            streams: :meth:`step` returns what each step brings it, not all of it at the end.
 
         Returns:
             The request, which grows with every step.
@@ -121,12 +162,20 @@ class Engine:
         seed = params.seed
         if seed is None:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
-        order = self._next_request_id + priority * PRIORITY_SPAN
+        request_id = self._next_request_id
+        order = request_id + priority * PRIORITY_SPAN
         shares = len(token_ids) > self.blocks.block_size  # a block that the samples can share
         completions: list[Completion] = []
         for sample_index in range(params.n):
             sequence = TokenSequence(
-                self._next_seq_id, token_ids, params, max_tokens, seed, sample_index, order
+                self._next_seq_id,
+                token_ids,
+                params,
+                max_tokens,
+                seed,
+                sample_index,
+                order,
+                request_id,
             )
             if completions and self.blocks.prefix_caching and shares:
                 sequence.leader = completions[0].sequence
@@ -135,26 +184,31 @@ class Engine:
         prompt_logprobs: list[dict[int, Logprob] | None] | None = (
             None if params.prompt_logprobs is None else [None]
         )
-        request = Request(self._next_request_id, prompt, token_ids, completions, prompt_logprobs)
+        request = Request(
+            request_id,
+            prompt,
+            tuple(token_ids),
+            completions,
+            prompt_logprobs,
+            streams=streams,
+            catch_up=self._text.drain,
+        )
         self._next_request_id += 1
         self._requests.add(request)
         for completion in completions:
-            self._owner[completion.sequence] = (request, completion)
+            self._text.add(request, completion)
             self.scheduler.add(completion.sequence)
+        self._pipeline.make_room()
         return request
 
     def abort(self, request: Request) -> None:
-        """Stop a request; nothing happens if it has ended. Within a step: after the step."""
-        if self._aborted is not None:
-            self._aborted.append(request)
-            return
-        for completion in request.completions:
-            if completion.sequence in self._owner:
-                if completion.sequence.finish_reason is None:
-                    completion.sequence.finish("abort")
-                    completion.flush()
-                self._drop(completion.sequence)
-        self._end(request)
+        """Stop a request; no step returns any more of it. Within a step: after the step."""
+        self.abort_soon(request)
+        self._abort_between_steps()
+
+    def abort_soon(self, request: Request) -> None:
+        """Stop a request before the next step. Waits for nothing, so that a finalizer may ask."""
+        self._to_abort.append(request)
 
     def stats(self) -> EngineStats:
         """Counters since the start, and what is so now."""
@@ -180,156 +234,94 @@ class Engine:
         )
 
     def has_unfinished(self) -> bool:
-        """Whether any request waits or runs."""
-        return bool(self._requests)
+        """Whether any request waits or runs, or has an output that no step has returned."""
+        return bool(self._requests or self._outputs)
 
-    def step(self) -> list[Request]:
-        """Run one step; returns the requests that got a token.
+    def step(self) -> list[RequestOutput]:
+        """Run one step.
 
-        An interrupt or an error takes the step back: its sequences are computed anew later.
+        Its tokens become text while the next steps run, so an output can come some steps after
+        its tokens; the last one is out when :meth:`has_unfinished` is false. An interrupt or an
+        error takes the step back: its sequences are computed anew later.
+
+        Returns:
+            Of requests that stream, what they gained; of others, everything once they have ended.
 
         Raises:
             FloatingPointError: the logits of a sequence hold NaN or infinity.
         """
-        self._aborted = []
-        try:
-            return self._step()
-        except BaseException:
-            self.scheduler.preempt_all()
-            raise
-        finally:
-            aborted, self._aborted = self._aborted, None
-            for request in aborted:
-                self.abort(request)
+        self._abort_between_steps()
+        with self._stepping:
+            try:
+                self._step()
+            except BaseException:
+                self._pipeline.take_back()
+                raise
+        self._abort_between_steps()
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
-    def _step(self) -> list[Request]:
-        counters = self._counters
-        with counters.phase("schedule"):
-            scheduled = self.scheduler.schedule()
-        if not scheduled:
-            return []
-        with counters.phase("prepare"):
-            now_s = time.perf_counter()
-            for item in scheduled:
-                if item.is_new:
-                    self._write_slot(item.sequence)
-                    request, _ = self._owner[item.sequence]
-                    request.clock.begin(now_s, item.sequence.num_computed)
-            chunks = [self._chunk(item) for item in scheduled]
-        with counters.phase("run"):
-            outputs = self._runner.run(chunks)
-        with counters.phase("collect"):
-            counters.steps += 1
-            return self._collect(scheduled, chunks, outputs)
+    def _step(self) -> None:
+        self._counters.begin_phases()
+        self._take_results()
+        self._pipeline.step()
+        if self._text.errors:
+            raise self._text.errors.popleft()
+        self._take_results()
+        if self.scheduler.is_empty:
+            self._settle()
 
-    def _chunk(self, scheduled: ScheduledChunk) -> Chunk:
-        """The tokens of a scheduled chunk, and what is wanted of its rows."""
-        sequence, start = scheduled.sequence, scheduled.sequence.num_computed
-        stop = start + scheduled.num_tokens
-        params = sequence.params
-        targets: list[int] = []
-        if sequence.wants_prompt_logprobs:
-            targets = sequence.prompt_token_ids[start + 1 : stop + 1]
-        return Chunk(
-            token_ids=sequence.tokens(start, stop),
-            start=start,
-            block_table=self.blocks.block_table(sequence.seq_id),
-            slot=sequence.slot,
-            samples=scheduled.samples,
-            num_logprobs=-1 if params.logprobs is None else params.logprobs,
-            prompt_targets=targets,
-            num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
-        )
+    def _settle(self) -> None:
+        """Nothing waits and nothing runs: catch up with the text, and with steps for nobody."""
+        self._text.drain()
+        self._take_results()
+        self._pipeline.drain()
 
-    def _collect(
-        self,
-        scheduled: Sequence[ScheduledChunk],
-        chunks: Sequence[Chunk],
-        outputs: Mapping[str, Array],
-    ) -> list[Request]:
-        """Hand each row's results to its sequence, and drop the sequences that end."""
-        progressed: dict[Request, None] = {}  # in the order of the rows
-        now_s = time.perf_counter()
-        row = 0
-        for item, chunk in zip(scheduled, chunks, strict=True):
-            sequence = item.sequence
-            request, completion = self._owner[sequence]
-            sequence.num_computed += item.num_tokens
-            self._counters.prompt_tokens += item.num_tokens - chunk.is_decode
-            self.blocks.register(sequence.seq_id, sequence.tokens, sequence.num_computed)
-            for position, token_id in enumerate(chunk.prompt_targets, start=chunk.start):
-                if position == sequence.num_prompt_logprobs:  # else known: it was preempted since
-                    sequence.num_prompt_logprobs += 1
-                    assert request.prompt_logprobs is not None
-                    request.prompt_logprobs.append(self._logprobs(outputs, row, token_id))
-                row += 1
-            if not chunk.samples:
-                continue
-            token_id = int(outputs["token_ids"][row])
-            if token_id < 0:
-                raise FloatingPointError(
-                    f"Engine: the logits of request {request.request_id} at position "
-                    f"{sequence.num_tokens} hold NaN or infinity, expected numbers; the weights "
-                    "are damaged, or the activations overflow in this dtype"
-                )
-            if completion.logprobs is not None:
-                completion.logprobs.append(self._logprobs(outputs, row, token_id))
-            row += 1
-            completion.append(token_id)
-            self._counters.generated_tokens += 1
-            request.clock.token(now_s, is_first=len(sequence.output_token_ids) == 1)
-            if sequence.finish_reason is not None:
-                self._drop(sequence)
-            progressed[request] = None
-        for request in progressed:
-            if request.finished:
-                self._end(request)
-        return list(progressed)
+    def _take_results(self) -> None:
+        """Keep the outputs that the text has made for :meth:`step`; let go of what has ended."""
+        results = self._text.results
+        while results:
+            for request, completion in results[0].ended:
+                self._let_go(request, completion)
+            self._outputs.extend(results.popleft().outputs)
 
-    def _logprobs(
-        self, outputs: Mapping[str, Array], row: int, token_id: int
-    ) -> dict[int, Logprob]:
-        """The likeliest tokens of a row, and ``token_id`` if it is not among them."""
-        found = {}
-        for rank, top_id in enumerate(outputs["top_ids"][row].tolist(), start=1):
-            if top_id < 0:
-                break
-            logprob = float(outputs["top_logprobs"][row, rank - 1])
-            found[top_id] = Logprob(logprob, rank, self._token_text(top_id))
-        if token_id not in found:
-            logprob = float(outputs["target_logprobs"][row])
-            rank = int(outputs["target_ranks"][row])
-            found[token_id] = Logprob(logprob, rank, self._token_text(token_id))
-        return found
-
-    def _token_text(self, token_id: int) -> str:
-        return self._tokenizer.decode([token_id], skip_special_tokens=False)
-
-    def _write_slot(self, sequence: TokenSequence) -> None:
-        params = sequence.params
-        eos = [] if params.ignore_eos else self._eos_token_ids
-        self._runner.write_slot(
-            sequence.slot,
-            params,
-            seed=sequence.seed,
-            sample_index=sequence.sample_index,
-            stop_token_ids=[*eos, *(params.stop_token_ids or ())],
-            prompt_token_ids=sequence.prompt_token_ids,
-            output_token_ids=sequence.output_token_ids,
-            end_position=len(sequence.prompt_token_ids) + sequence.max_tokens,
-        )
-
-    def _end(self, request: Request) -> None:
-        if request in self._requests:
+    def _let_go(self, request: Request, completion: Completion) -> None:
+        """Drop an answer that has ended; by a stop string its sequence may still run."""
+        sequence = completion.sequence
+        self._text.remove(completion)
+        surplus = self.scheduler.num_tokens(sequence) - len(sequence.prompt_token_ids)
+        surplus -= len(completion.token_ids)
+        self._counters.generated_tokens -= surplus  # sampled behind the stop string
+        if not sequence.ended:
+            self.scheduler.finish(sequence)
+        request.left.discard(completion)
+        if request.finished and request in self._requests:
             self._requests.discard(request)
-            request.clock.end_s = time.perf_counter()
             self._counters.requests_finished += 1
             for callback in self.on_finished:
                 callback(request.clock.times)
 
-    def _drop(self, sequence: TokenSequence) -> None:
-        self.scheduler.finish(sequence)
-        del self._owner[sequence]
+    def _abort_between_steps(self) -> None:
+        """Abort what is to be aborted, unless a step runs, which then does it at its end."""
+        while self._to_abort and self._stepping.acquire(blocking=False):
+            try:
+                self._abort(self._to_abort.popleft())
+            finally:
+                self._stepping.release()
+
+    def _abort(self, request: Request) -> None:
+        self._text.drain()
+        self._take_results()
+        self._outputs = [o for o in self._outputs if o.request_id != request.request_id]
+        if request.finished:
+            return
+        for completion in request.left:
+            completion.abort()
+        request.end()
+        for completion in list(request.left):
+            self._let_go(request, completion)
+        if self.scheduler.is_empty:
+            self._settle()
 
     def _check_prompt(self, token_ids: Sequence[int], params: SamplingParams) -> None:
         if not token_ids:

@@ -1,18 +1,32 @@
 """Which runs of ops become one kernel. Rules are declared; the model stays in plain ops.
 
-A fused program interprets to the same numbers as the original, but for a rounding that a fused
-kernel spares in a 16-bit dtype.
+A fused program interprets to the same numbers as the original.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from cugraphs.kernel import Kernel
-from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_ADD, RMS_NORM
-from cugraphs.kernels.linear_add import MIN_ROWS
+from cugraphs.kernels import (
+    ADD,
+    ADD_RMS_NORM,
+    LINEAR,
+    LINEAR_ADD,
+    LINEAR_ADD_RMS_NORM,
+    LINEAR_RESIDUAL,
+    LINEAR_SWIGLU,
+    NORM_LINEAR,
+    NORM_ROPE_APPEND,
+    NORM_SWIGLU,
+    RMS_NORM,
+    ROPE_APPEND,
+    SILU_AND_MUL,
+)
+from cugraphs.kernels.linear_residual import MIN_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -25,17 +39,22 @@ class Rule:
         fused: the kernel that does the work of all of them.
         operands: for each operand of ``fused``, (index in the run, operand name) of its buffer.
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
-        pays: whether it is worth it for such a run, by sizes at their largest and scalars.
+        requires: scalars of the run that must have these values, and that ``fused`` does not take.
+        dtypes: that "T" may be; empty: any.
+        min_rows: tokens of the run's first op, at their most, from which on it is worth it.
 
-    A run is left alone unless it is linked so, and every buffer of it is an operand of the fused
-    launch or a temporary that lives only inside the run.
+    A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
+    or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest: a
+    kernel that is for few rows refuses more.
     """
 
     run: tuple[Kernel, ...]
     fused: Kernel
     operands: tuple[tuple[int, str], ...]
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...]
-    pays: Callable[[Sequence[Op]], bool] = lambda run: True
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
+    min_rows: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
@@ -55,19 +74,78 @@ class Rule:
             )
 
 
-def _many_rows(run: Sequence[Op]) -> bool:
-    linear = run[0]
-    many = int(linear.axes["tokens"]) >= MIN_ROWS
-    return many and not linear.attrs.get("batch_invariant", False)
+def _of_linear(
+    run: tuple[Kernel, ...],
+    fused: Kernel,
+    operands: tuple[tuple[int, str], ...],
+    links: tuple[tuple[tuple[int, str], tuple[int, str]], ...],
+    min_rows: int = 0,
+) -> Iterator[Rule]:
+    """Rules for a run with a LINEAR, without a bias and, where ``fused`` takes one, with it."""
+    options: dict[str, Any] = {
+        "requires": {"batch_invariant": False},
+        "dtypes": fused.cuda_dtypes,
+        "min_rows": min_rows,
+    }
+    yield Rule(run, fused, operands, links, **options)
+    if fused.operands[-1].name == "bias":
+        bias = (run.index(LINEAR), "bias")
+        yield Rule(run, fused, (*operands, bias), links, **options)
 
+
+# Few rows: what follows a product is done at its end, and the fewest are normalised by each block
+# for itself. The first rules refuse more rows than the last.
+_FEW_ROWS = (
+    *_of_linear(
+        (RMS_NORM, LINEAR, SILU_AND_MUL),
+        NORM_SWIGLU,
+        ((2, "out"), (0, "x"), (0, "weight"), (1, "weight")),
+        (((0, "out"), (1, "x")), ((1, "out"), (2, "x"))),
+    ),
+    *_of_linear(
+        (RMS_NORM, LINEAR, ROPE_APPEND),
+        NORM_ROPE_APPEND,
+        (
+            *((2, "q"), (2, "k_cache"), (2, "v_cache")),
+            *((0, "x"), (2, "positions"), (2, "slot_mapping")),
+            *((0, "weight"), (1, "weight"), (2, "cos_sin")),
+        ),
+        (((0, "out"), (1, "x")), ((1, "out"), (2, "qkv"))),
+    ),
+    *_of_linear(
+        (RMS_NORM, LINEAR),
+        NORM_LINEAR,
+        ((1, "out"), (0, "x"), (0, "weight"), (1, "weight")),
+        (((0, "out"), (1, "x")),),
+    ),
+    *_of_linear(
+        (LINEAR, ADD),
+        LINEAR_ADD,
+        ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "b")),),
+    ),
+    *_of_linear(
+        (LINEAR, ADD, RMS_NORM),
+        LINEAR_ADD_RMS_NORM,
+        ((1, "out"), (2, "out"), (1, "a"), (0, "x"), (0, "weight"), (2, "weight")),
+        (((0, "out"), (1, "b")), ((1, "out"), (2, "x"))),
+    ),
+    *_of_linear(
+        (LINEAR, SILU_AND_MUL),
+        LINEAR_SWIGLU,
+        ((1, "out"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "x")),),
+    ),
+)
 
 RULES = (
-    Rule(
-        run=(LINEAR, ADD),
-        fused=LINEAR_ADD,
-        operands=((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
-        links=(((0, "out"), (1, "b")),),
-        pays=_many_rows,
+    *_FEW_ROWS,
+    *_of_linear(
+        (LINEAR, ADD),
+        LINEAR_RESIDUAL,
+        ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "b")),),
+        min_rows=MIN_ROWS,
     ),
     Rule(
         run=(ADD, RMS_NORM),
@@ -90,7 +168,7 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
     while index < len(program.ops):
         for rule in rules:
             run = program.ops[index : index + len(rule.run)]
-            if tuple([op.kernel for op in run]) != rule.run or not rule.pays(run):
+            if tuple([op.kernel for op in run]) != rule.run:
                 continue
             fused = _apply(rule, run, uses)
             if fused is not None:
@@ -129,6 +207,15 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
     attrs = {key: value for op in run for key, value in op.attrs.items()}
     if any(op.attrs[key] != attrs[key] for op in run for key in op.attrs):
         return None  # one scalar, two values
-    types, axes = rule.fused.infer([buffer.type for buffer in operands[produced:]], attrs)
+    if any(attrs.pop(key, value) != value for key, value in rule.requires.items()):
+        return None
+    if rule.min_rows and int(run[0].axes["tokens"]) < rule.min_rows:
+        return None
+    if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
+        return None
+    try:
+        types, axes = rule.fused.infer([buffer.type for buffer in operands[produced:]], attrs)
+    except ValueError:  # sizes that the fused kernel is not for
+        return None
     assert types == [buffer.type for buffer in operands[:produced]], rule
     return Op(rule.fused, operands, attrs, axes)

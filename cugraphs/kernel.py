@@ -290,6 +290,7 @@ class Kernel:
         benchmarks: sizes at which its time matters, for ``cugraphs check --bench``; too large to
             be proven on.
         is_attention: piecewise graphs are cut here, and it runs between them at its real sizes.
+        cuda_dtypes: that "T" may be on the GPU.
     """
 
     name: str
@@ -303,6 +304,7 @@ class Kernel:
     workspace: Callable[..., int] | None = None
     benchmarks: tuple[Case, ...] = ()
     is_attention: bool = False
+    cuda_dtypes: tuple[str, ...] = tuple(CUDA_TYPES)
 
     def __post_init__(self) -> None:
         """Refuse operands that the rest of the project could not follow."""

@@ -19,7 +19,7 @@ from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
-from cugraphs.tensor_map import encode_tensor_map
+from cugraphs.tensor_map_encoding import encode_tensor_map
 
 # Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
 DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows

@@ -19,7 +19,7 @@ from cugraphs.device_choice import (
     choose_dtype,
     plan_kv_cache,
 )
-from cugraphs.engine import Engine
+from cugraphs.engine import Engine, steps_ahead
 from cugraphs.ladder import Ladder, OffLadder
 from cugraphs.memory_map import MemoryMap
 from cugraphs.metrics import EngineMetrics
@@ -67,6 +67,9 @@ class LLM:
         max_capture_size: int | None = None,
         off_ladder: OffLadder = "split",
         prefix_caching: bool = True,
+        num_scheduler_steps: int = 1,
+        step_loops: bool = False,
+        async_scheduling: bool | None = None,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
         tuning_table: str | Path | None = None,
@@ -98,6 +101,12 @@ class LLM:
             prefix_caching: a prompt that begins as an earlier one did, block by block of 16 tokens,
                 uses what is in the cache of it. The rest of the prompt is then computed in another
                 shape, so last bits can differ; not with batch_invariant.
+            num_scheduler_steps: decode steps, 1 to 64, that are queued together, while no other
+                prompt could join them. The host has less to do for each token.
+            step_loops: on a GPU those steps are one launch that ends by itself once all answers
+                have ended, or a step after another prompt has come.
+            async_scheduling: queue a step while the one before still runs; its tokens come from the
+                device's own state. Default: where the device is not the CPU.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
                 it; slower.
             allow_tf32: matrix products of a float32 model may round their operands to TF32 on a
@@ -153,6 +162,7 @@ class LLM:
                     weights,
                     self.device,
                     mode=check_graph_mode(graph_mode),
+                    loops=step_loops,
                     memory_bytes=budget.device_bytes(self.device),
                 )
         if not self.device.shares_host_memory:
@@ -164,6 +174,8 @@ class LLM:
             max_num_seqs=max_num_seqs,
             seed=seed,
             prefix_caching=prefix_caching,
+            num_scheduler_steps=_count("num_scheduler_steps", num_scheduler_steps),
+            steps_ahead=steps_ahead(async_scheduling, self.device),
         )
 
     def memory_map(self) -> MemoryMap:
@@ -389,8 +401,8 @@ class TextStream(Iterator[str]):
         self._num_given = len(self._request.completions[0].pieces)
 
     def __del__(self) -> None:
-        """Stop the request when nobody listens any more."""
-        self.close()
+        """Stop the request, before the next step, when nobody listens any more."""
+        self._engine.abort_soon(self._request)
 
 
 def _count(name: str, value: object, least: int = 1) -> int:

@@ -9,6 +9,8 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
@@ -22,15 +24,17 @@ from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
+from cugraphs.mixed_sizes import round_rows, round_tokens
 from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sequence_state import SequenceBuffers, SequenceState
+from cugraphs.sequence_state import WORDS, SequenceBuffers, SequenceState
 from cugraphs.start_times import span
 from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
     Chunk,
+    DecodeRows,
     StepInputs,
     StepOutputs,
     apply_changes,
@@ -53,6 +57,7 @@ _log = logging.getLogger("cugraphs")
 # pieces: Llama 3.2 1B 1.51 to 1.33 ms at 8 tokens, 2.09 to 1.99 at 128; Llama 3.1 8B 5.08 to 4.87
 # and 6.18 to 6.08. From 200 tokens on the padding of the 8B costs more than its launches.
 MAX_PIECE_TOKENS = 128
+NO_SLOTS: Array = np.zeros(0, np.int32)
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
@@ -136,14 +141,19 @@ class StepPlan:
         )
         self._record(t, inputs, state, ring)
 
-    def loop_control(self, rows: int, condition: int) -> Program:
-        """What decides after a step of a loop at a rung whether there is another."""
+    def loop_control(self, rows: int, begins: bool, condition: int) -> Program:
+        """What decides whether there is another step of a loop: before the first, or after one."""
 
         def record(t: Tracer) -> None:
             state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
-            block_size = self.cache.block_size
             record_loop_control(
-                t, state, ring, rows=rows, block_size=block_size, condition=condition
+                t,
+                state,
+                ring,
+                rows=rows,
+                block_size=self.cache.block_size,
+                begins=begins,
+                condition=condition,
             )
 
         return plan_program(f"loop_control_{rows}", record).program
@@ -174,6 +184,21 @@ class StepPlan:
         return plan_arena(self.programs, workspace=workspace)
 
 
+@dataclass(frozen=True)
+class Ticket:
+    """A step that was submitted.
+
+    Args:
+        steps: (number, rows) of each part that it runs in, one but for batches above the ladder.
+        loop: the first step of its loop, which may end before it; None where there is no loop.
+        outputs: the device's arrays that are to be read beside the tokens, of each part.
+    """
+
+    steps: Sequence[tuple[int, int]]
+    loop: int | None = None
+    outputs: Sequence[Mapping[str, Array]] = ()
+
+
 class ModelRunner:
     """Runs steps of one model on one device."""
 
@@ -187,6 +212,7 @@ class ModelRunner:
         memory_bytes: int | None = None,
         poison: bool = False,
         debug: bool = False,
+        loops: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Allocate the arena and the sequence state, capture, and give what is left to the cache.
@@ -200,6 +226,8 @@ class ModelRunner:
                 cache gets what is left of it. None: all blocks of the plan.
             poison: fill temporaries with NaN bytes after their last use (tests, debugging).
             debug: check before every step that no array was replaced.
+            loops: decode steps that are submitted together end early when none has a live row, or
+                :meth:`stop_loops` says so.
             progress: called with each rung that is captured.
 
         Raises:
@@ -233,6 +261,9 @@ class ModelRunner:
         if mode in ("full", "full_and_piecewise"):
             with span("graphs of decode steps"):
                 self.decode.capture(self._fill_dead_rows, progress)
+        self.has_loops = loops
+        if loops:
+            self.decode.add_loops(plan.loop_control)
         if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
             with span("graphs of pieces"):
                 self._capture_pieces()
@@ -276,30 +307,105 @@ class ModelRunner:
         )
         return known.with_rest(self.device.free_bytes)
 
-    def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        """Run one step over ``chunks``.
+    def submit(
+        self,
+        decode_slots: Array,
+        positions: Array,
+        chunks: Sequence[Chunk] = (),
+        *,
+        num_steps: int = 1,
+        wants_logprobs: bool = False,
+    ) -> list[Ticket]:
+        """Queue steps, and return before they have run.
 
-        Decode chunks alone are a decode step at the smallest rung that holds them; anything else
-        is a mixed step.
+        Without chunks they are decode steps, at the smallest rung that holds them; else it is one
+        mixed step. All that differs from row to row is what the slots' state says.
+
+        Args:
+            decode_slots: int32 [n]; sequences that compute their newest token and sample another.
+            positions: int32 [n]; where the (first) sampled tokens will stand.
+            chunks: of prompts, behind those.
+            num_steps: how many, one after the other; for more than ``max_rows`` rows, 1.
+            wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
+                anything else is submitted.
 
         Returns:
-            Host arrays by name, with the rows of each chunk that get logits, chunk after chunk.
-            The next step overwrites them. Log-probabilities are there only if a chunk wants some.
+            A ticket for each step, to be collected in that order.
+        """
+        reads = wants_logprobs or self.plan.output_logits
+        for chunk in chunks:
+            self.mirror.begin_chunk(chunk)
+        self._send_what_a_step_cannot()
+        if chunks:
+            num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
+            rows = DecodeRows(decode_slots, positions, num_logprobs)
+            tickets = [self._queue_mixed(chunks, rows, reads=reads)]
+        elif len(decode_slots) <= self.decode.ladder.top:
+            tickets = self._queue_decode(decode_slots, num_steps, reads=reads)
+        else:
+            tickets = [self._queue_in_parts(decode_slots, reads=reads)]
+        self.mirror.advance(decode_slots, positions, num_steps)
+        for chunk in chunks:
+            if chunk.samples:
+                self.mirror.advance_chunk(chunk)
+        return tickets
+
+    def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
+        """Wait for a step.
+
+        Returns:
+            Host arrays by name: a row for each decode row, then for each token of a chunk that gets
+            logits, chunk after chunk; ``token_ids`` is ``DEAD`` where nothing was sampled. None if
+            the step was not made, because its loop had ended before.
+        """
+        parts = []
+        for step, rows in ticket.steps:
+            token_ids = self.ring.wait(step, rows, loop=ticket.loop)
+            if token_ids is None:
+                return None
+            parts.append(token_ids)
+        found = {"token_ids": parts[0] if len(parts) == 1 else np.concatenate(parts)}
+        outputs = [self._read(part) for part in ticket.outputs]
+        for name in outputs[0] if outputs else ():
+            found.setdefault(name, np.concatenate([part[name] for part in outputs]))
+        return found
+
+    def stop_loops(self) -> None:
+        """Let every loop that was submitted end after the step that it is in; waits for nothing."""
+        self.ring.stop()
+
+    def abandon(self) -> None:
+        """Wait for all that was submitted, wanted or not, and make the state what the mirror says.
+
+        Raises:
+            RuntimeError: the device failed.
+        """
+        self.ring.stop()
+        self.device.wait()
+        self.device.write(self.state[WORDS], self.mirror.take_all())
+
+    def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        """Run one step over chunks that bring all that their slots are to hold of them.
+
+        Decode chunks alone are a decode step; anything else is a mixed step. For steps by hand: the
+        engine uses :meth:`submit` and :meth:`collect`.
+
+        Returns:
+            As :meth:`collect`, everything.
         """
         if not all(chunk.is_decode for chunk in chunks):
             return self.run_mixed(chunks)
-        parts, begin = [], 0
-        for rows in self.decode.split(len(chunks)):
-            part = chunks[begin : begin + rows]
-            parts.append(self._collect(part, self._run_decode(part)))
-            begin += rows
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        for chunk in chunks:
+            self.mirror.place(chunk)
+        slots = np.array([chunk.slot for chunk in chunks], np.int32)
+        positions = np.array([chunk.start + 1 for chunk in chunks], np.int32)
+        return self._run(slots, positions, ())
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
         """As :meth:`run`, always a mixed step."""
-        return self._collect(chunks, self._run_mixed(chunks))
+        for chunk in chunks:
+            self.mirror.place(chunk)
+        return self._run(NO_SLOTS, NO_SLOTS, chunks)
 
     def write_slot(
         self,
@@ -307,7 +413,7 @@ class ModelRunner:
         params: SamplingParams,
         *,
         prompt_token_ids: Sequence[int],
-        output_token_ids: Sequence[int],
+        output_token_ids: Sequence[int] | Array,
         **request: Any,  # noqa: ANN401
     ) -> None:
         """Set the state of one new sequence, but its blocks.
@@ -324,65 +430,82 @@ class ModelRunner:
             counts = token_counts(self.plan.vocab_size, prompt_token_ids, output_token_ids)
             self.device.write(self.state["token_counts"][slot], counts)
 
-    def _run_decode(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        self._place(chunks)
-        inputs = self.decode.inputs(len(chunks))
-        self.mirror.take(inputs["changes"])
-        fill_launch(inputs, self.ring.begin())
-        fill_decode(inputs, chunks)
-        return self.decode.run(len(chunks))
+    def _run(self, slots: Array, positions: Array, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
+        (ticket,) = self.submit(slots, positions, chunks, wants_logprobs=True)
+        outputs = self.collect(ticket)
+        assert outputs is not None, "only a loop ends early"
+        return outputs
 
-    def _run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
-        self._place(chunks)
-        tokens = sum(len(chunk.token_ids) for chunk in chunks)
-        logits = sum(chunk.num_logits for chunk in chunks)
-        sizes = {"tokens": tokens, "seqs": len(chunks), "logits": logits}
-        captured = self._token_rungs is not None and tokens <= self._token_rungs.top
-        if captured:
-            assert self._token_rungs is not None
-            sizes["tokens"] = self._token_rungs.rung_for(tokens)
-            self.counts.padding_rows += sizes["tokens"] - tokens
-        inputs = self._mixed.inputs(sizes)
-        self.mirror.take(inputs["changes"])
-        fill_launch(inputs, self.ring.begin())
-        fill_mixed(inputs, chunks)
-        if not captured:
-            self.counts.eager_steps["a step with prompt tokens"] += 1
-        return self._mixed.run(sizes)
-
-    def _place(self, chunks: Sequence[Chunk]) -> None:
-        """Make the state stand where the chunks begin, but for the changes that a step can send."""
-        self.mirror.place(chunks)
+    def _send_what_a_step_cannot(self) -> None:
+        """Send changes of the state until a step can bring the rest."""
         while self.mirror.num_changes > MAX_CHANGES:
             inputs = self._changes.inputs({})
             self.mirror.take(inputs["changes"])
             fill_launch(inputs, self.ring.next_step)  # which is still to come: they are applied
             self._changes.run({})
 
-    def _collect(
-        self, chunks: Sequence[Chunk], outputs: Mapping[str, Array]
-    ) -> Mapping[str, Array]:
-        """Read what is wanted of a step's outputs, and move the mirror on by its tokens."""
-        wanted = any(c.num_logprobs >= 0 or c.num_prompt_logprobs >= 0 for c in chunks)
-        found = {
-            name: self.device.read(array)
-            for name, array in outputs.items()
-            if wanted or name in ("token_ids", "logits")
-        }
-        self._advance_mirror(chunks, found["token_ids"])
-        return found
+    def _queue_decode(self, slots: Array, num_steps: int, *, reads: bool) -> list[Ticket]:
+        """Queue decode steps of rows that a rung holds, as a loop where those are wanted."""
+        rows, first = len(slots), self.ring.begin(num_steps)
+        inputs = self.decode.inputs(rows)
+        self.mirror.take(inputs["changes"])
+        fill_launch(inputs, first, num_steps)
+        fill_decode(inputs, slots)
+        loop, until = None, None
+        if num_steps > 1 and self.has_loops:
+            loop, until = first, partial(self.ring.has_ended, first)
+        outputs = self.decode.run(rows, num_steps=num_steps, until=until)
+        kept = [outputs] if reads else ()
+        return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
 
-    def _advance_mirror(self, chunks: Sequence[Chunk], token_ids: Array) -> None:
-        """Move the mirror on by what each chunk that samples has sampled."""
-        row_ids = np.full(len(token_ids), -1, np.int32)
-        positions = np.zeros(len(token_ids), np.int32)
-        last = -1
-        for chunk in chunks:
-            last += chunk.num_logits
-            if chunk.samples:
-                row_ids[last] = chunk.slot
-                positions[last] = chunk.start + len(chunk.token_ids)
-        self.mirror.advance(token_ids, row_ids, positions)
+    def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:
+        """Queue one decode step of more rows than a rung holds; read each part before the next."""
+        steps: list[tuple[int, int]] = []
+        outputs: list[Mapping[str, Array]] = []
+        begin = 0
+        for rows in self.decode.split(len(slots)):
+            (part,) = self._queue_decode(slots[begin : begin + rows], 1, reads=reads)
+            steps += part.steps
+            if reads:
+                outputs.append({name: a.copy() for name, a in self._read(part.outputs[0]).items()})
+            begin += rows
+        return Ticket(steps, None, outputs)
+
+    def _read(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Host arrays of a step's outputs, which may have been read already."""
+        if all(isinstance(array, np.ndarray) for array in arrays.values()):
+            return arrays
+        return {name: self.device.read(array) for name, array in arrays.items()}
+
+    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows, *, reads: bool) -> Ticket:
+        rows, first = len(decode.slots), self.ring.begin()
+        tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
+        logits = rows + sum(chunk.num_logits for chunk in chunks)
+        sizes = self._mixed_sizes(tokens, rows + len(chunks), logits)
+        captured = self._token_rungs is not None and tokens <= self._token_rungs.top
+        if captured:
+            assert self._token_rungs is not None
+            sizes["tokens"] = self._token_rungs.rung_for(tokens)
+        self.counts.padding_rows += sizes["tokens"] - tokens
+        inputs = self._mixed.inputs(sizes)
+        self.mirror.take(inputs["changes"])
+        fill_launch(inputs, first)
+        fill_mixed(inputs, chunks, decode)
+        if not captured:
+            self.counts.eager_steps["a step with prompt tokens"] += 1
+        outputs = self._mixed.run(sizes)
+        kept = [{name: array[:logits] for name, array in outputs.items()}] if reads else ()
+        return Ticket([(first, logits)], None, kept)
+
+    def _mixed_sizes(self, tokens: int, seqs: int, logits: int) -> dict[str, int]:
+        """Sizes that serve so many: on a GPU a little larger, so that bindings come again."""
+        if self.device.shares_host_memory:  # binding costs little there, and padding much
+            return {"tokens": tokens, "seqs": seqs, "logits": logits}
+        return {
+            "tokens": round_tokens(tokens, self.plan.max_num_batched_tokens),
+            "seqs": round_rows(seqs, self.plan.state.num_slots),
+            "logits": round_rows(logits, self.plan.ring_rows),
+        }
 
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
         """The programs, at the sizes that a start binds and at those of a long prompt."""

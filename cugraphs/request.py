@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cugraphs.completion import Completion
-from cugraphs.outputs import Logprob, RequestOutput
-from cugraphs.statistics import RequestClock
+from cugraphs.outputs import CompletionOutput, Logprob, RequestOutput
+from cugraphs.statistics import RequestClock, RequestTimes
 
 
 @dataclass(eq=False)
@@ -19,29 +20,70 @@ class Request:
         prompt_token_ids: never empty.
         completions: one per sample.
         prompt_logprobs: so far, one per prompt token; None if not asked for.
+        streams: whether every step that brings it tokens gives them out.
+        catch_up: waits until all tokens that were sampled are in the completions.
+        left: answers that the engine has not let go of.
         clock: when it came, began and ended.
     """
 
     request_id: int
     prompt: str | None
-    prompt_token_ids: list[int]
+    prompt_token_ids: tuple[int, ...]
     completions: list[Completion]
     prompt_logprobs: list[dict[int, Logprob] | None] | None
+    streams: bool
+    catch_up: Callable[[], None]
+    left: set[Completion] = field(init=False)
     clock: RequestClock = field(default_factory=RequestClock)
+    _has_given: bool = False
+
+    def __post_init__(self) -> None:
+        """No answer has ended."""
+        self.left = set(self.completions)
 
     @property
     def finished(self) -> bool:
+        """Whether every answer has ended, and the engine has let go of them."""
+        return not self.left
+
+    @property
+    def has_ended(self) -> bool:
         """Whether every answer has ended."""
-        return all(c.sequence.finish_reason is not None for c in self.completions)
+        return all(c.finish_reason is not None for c in self.completions)
+
+    def end(self) -> None:
+        """Every answer has ended: stop its clock."""
+        self.clock.end([len(completion.token_ids) for completion in self.completions])
 
     def output(self) -> RequestOutput:
         """A copy of all there is so far: its cost grows with the answer."""
+        if not self.finished:
+            self.catch_up()
+        outputs = [completion.output() for completion in self.completions]
+        return self._output(outputs, self.prompt_logprobs, self.clock.times)
+
+    def new_output(self) -> RequestOutput:
+        """What it gained since the last call: samples without news are left out.
+
+        The prompt's log-probabilities are in the first one, the times in the last.
+        """
+        logprobs = None if self._has_given else self.prompt_logprobs
+        self._has_given = True
+        outputs = [c.new_output() for c in self.completions if c.has_news]
+        return self._output(outputs, logprobs, self.clock.times if self.has_ended else None)
+
+    def _output(
+        self,
+        outputs: list[CompletionOutput],
+        prompt_logprobs: list[dict[int, Logprob] | None] | None,
+        times: RequestTimes | None,
+    ) -> RequestOutput:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=tuple(self.prompt_token_ids),
-            outputs=tuple(completion.output() for completion in self.completions),
-            finished=self.finished,
-            prompt_logprobs=None if self.prompt_logprobs is None else tuple(self.prompt_logprobs),
-            times=self.clock.times,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=tuple(outputs),
+            finished=self.has_ended,
+            prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
+            times=times,
         )

@@ -1,9 +1,12 @@
-"""Which tokens run in the next step. Knows sequences and blocks; no arrays, no CuPy.
+"""Which tokens run in the next step. Knows sequences and blocks; no CuPy.
 
 Sequences that decode come first, one token each. What is left of the token budget goes to
 prompts, in their order and in chunks if need be, so neither kind waits for the other. When
 blocks run out, the running sequence that is last in order gives its blocks back and is computed
 again later. The order never changes, so the first sequence always gets on, and none starves.
+
+Steps may be scheduled while earlier ones still run. A sequence that has ended keeps its blocks and
+its slot until every step with a row of it was collected, so nobody else can meet what those write.
 """
 
 from __future__ import annotations
@@ -11,22 +14,41 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+import numpy as np
+
 from cugraphs.block_manager import BlockManager
-from cugraphs.sequence import Sequence
+from cugraphs.kernel import Array
+from cugraphs.sequence import Sequence, SequenceSlots
 
 
 @dataclass(frozen=True)
 class ScheduledChunk:
-    """``num_tokens`` tokens of ``sequence``, the first uncomputed ones."""
+    """The tokens ``start`` to ``start + num_tokens - 1`` of a sequence, known and not computed."""
 
     sequence: Sequence
+    start: int
     num_tokens: int
-    is_new: bool = False  # admitted in this step: its slot of the sampling state must be written
+    samples: bool  # whether it reaches the sequence's end, so that a token is sampled
+    is_new: bool = False  # admitted in this step: its slot of the device's state must be written
 
-    @property
-    def samples(self) -> bool:
-        """Whether the chunk reaches the end of the sequence, so that a token is sampled."""
-        return self.num_tokens == self.sequence.num_uncomputed
+
+@dataclass(frozen=True)
+class ScheduledStep:
+    """What runs next.
+
+    Args:
+        decode_slots: int32 [n]; the sequences that compute their newest token and sample another.
+        positions: int32 [n]; where those (first) sampled tokens will stand.
+        chunks: of prompts, after those.
+        num_steps: how often in a row; more than once only without chunks.
+        grown: the entries of the block tables that were appended for it, as (slots, indices).
+    """
+
+    decode_slots: Array
+    positions: Array
+    chunks: list[ScheduledChunk]
+    num_steps: int
+    grown: tuple[Array, Array]
 
 
 class Scheduler:
@@ -37,6 +59,7 @@ class Scheduler:
         blocks: BlockManager,
         *,
         max_num_seqs: int,
+        max_model_len: int,
         max_num_batched_tokens: int,
         max_prompt_logits: int,
     ) -> None:
@@ -45,6 +68,7 @@ class Scheduler:
         Args:
             blocks: of the cache.
             max_num_seqs: sequences that run at once.
+            max_model_len: tokens of the longest sequence.
             max_num_batched_tokens: tokens of a step.
             max_prompt_logits: tokens of a step that belong to prompts whose log-probabilities
                 are wanted, since each of them takes a row of logits.
@@ -59,92 +83,219 @@ class Scheduler:
             )
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
+        self.slots = SequenceSlots(max_num_seqs, max_model_len)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_prompt_logits = max_prompt_logits
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order of admission
         self.num_preemptions = 0
+        self._prefilling: list[Sequence] = []  # the running ones that do not decode yet
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._leaving: list[Sequence] = []  # ended, in steps that are not collected
+        self._submitted = self._collected = 0  # numbers of steps
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that are submitted and not collected."""
+        return self._submitted - self._collected
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self.waiting and not self.running
+
+    @property
+    def could_join(self) -> bool:
+        """Whether a prompt waits that the next step might have room for."""
+        return bool(self._prefilling or (self.waiting and self._free_slots))
+
+    def num_tokens(self, sequence: Sequence) -> int:
+        """Tokens of prompt and answer that are known."""
+        slot = sequence.slot
+        return len(sequence.token_ids if slot < 0 else self.slots.known_tokens(slot))
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         insort(self.waiting, sequence, key=_order)
 
-    def schedule(self) -> list[ScheduledChunk]:
-        """The chunks of the next step; empty only if nothing waits and nothing runs."""
-        for sequence in list(self.running):
-            if sequence.slot >= 0 and sequence.num_uncomputed == 1:
-                self._grow(sequence)
-        chunks = [ScheduledChunk(s, 1) for s in self.running if s.num_uncomputed == 1]
-        budget = self.max_num_batched_tokens - len(chunks)
+    def schedule(self, num_steps: int = 1) -> ScheduledStep | None:
+        """What the next step runs, to be followed by :meth:`submit`.
+
+        Args:
+            num_steps: how often in a row, if it is decode rows alone and nobody could join.
+
+        Returns:
+            None if nothing is to be done; or nothing until the steps in flight are collected.
+        """
+        if self.could_join:
+            num_steps = 1
+        found = self._grow_decode_rows(num_steps)
+        if found is None:
+            return None
+        rows, positions, grown, num_steps = found
+        chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
+        if not chunks and not len(rows):
+            return None
+        return ScheduledStep(rows, positions, chunks, 1 if chunks else num_steps, grown)
+
+    def submit(self, step: ScheduledStep) -> int:
+        """Count what was scheduled as computed; returns the number of the (last) step."""
+        slots = self.slots
+        self._submitted += step.num_steps
+        rows = step.decode_slots
+        slots.num_computed[rows] = self._ahead(rows, step.positions, step.num_steps)
+        slots.last_step[rows] = self._submitted
+        for chunk in step.chunks:
+            slot = chunk.sequence.slot
+            slots.num_computed[slot] += chunk.num_tokens
+            slots.last_step[slot] = self._submitted
+            if chunk.samples:
+                slots.decodes[slot] = True
+                self._prefilling.remove(chunk.sequence)
+        return self._submitted
+
+    def collect(self, num_steps: int = 1) -> None:
+        """The oldest step in flight is over; who ended before gives back what it alone wrote."""
+        self._collected += num_steps
+        if self._leaving:
+            self._release_leaving()
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether sequences have ended that steps in flight have rows of."""
+        return bool(self._leaving)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Drop a sequence, running or waiting; its blocks are free once no step writes to them."""
+        sequence.ended = True
+        if sequence.slot < 0:
+            self.waiting.remove(sequence)
+            return
+        self._stop_running(sequence)
+        self.slots.ended[sequence.slot] = True
+        self._leaving.append(sequence)
+        self._release_leaving()
+
+    def preempt_all(self) -> None:
+        """Send every running sequence back to the queue, to be computed anew; nothing is in flight.
+
+        Steps that were submitted and failed count as never made.
+        """
+        self._collected = self._submitted
+        self._release_leaving()
+        while self.running:
+            self._preempt_last()
+
+    def _grow_decode_rows(
+        self, num_steps: int
+    ) -> tuple[Array, Array, tuple[Array, Array], int] | None:
+        """Give those that decode blocks for ``num_steps`` tokens, or if need be for one.
+
+        None if blocks run out and a step is in flight: a sequence can be preempted only when all of
+        its tokens are known.
+        """
+        slots = self.slots
+        while True:
+            # Who reaches its limit in a submitted step needs no other one.
+            next_position = slots.num_computed + 1
+            goes_on = slots.decodes & (next_position < slots.end_position)
+            rows = goes_on.nonzero()[0].astype(np.int32)
+            positions = next_position.take(rows)
+            grown = self.blocks.grow(rows, self._ahead(rows, positions, num_steps))
+            if grown is not None:
+                return rows, positions, grown, num_steps
+            if num_steps > 1:
+                num_steps = 1
+            elif self.num_in_flight:
+                return None
+            else:
+                self._preempt_last()
+
+    def _ahead(self, rows: Array, positions: Array, num_steps: int) -> Array:
+        """Tokens in the cache of those that decode, after ``num_steps`` steps."""
+        if num_steps == 1:
+            return positions
+        ahead: Array = np.minimum(
+            positions + (num_steps - 1), self.slots.end_position.take(rows) - 1
+        )
+        return ahead
+
+    def _prompt_chunks(self, budget: int) -> list[ScheduledChunk]:
+        """Chunks of prompts, of those that run first, for at most ``budget`` tokens."""
+        slots, chunks = self.slots, []
         prompt_logits = self.max_prompt_logits
 
-        def room(sequence: Sequence) -> int:
-            limit = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget
-            return min(sequence.num_uncomputed, limit)
-
-        def take(sequence: Sequence, count: int, *, is_new: bool) -> None:
+        def take(sequence: Sequence, *, is_new: bool) -> None:
             nonlocal budget, prompt_logits
-            chunks.append(ScheduledChunk(sequence, count, is_new))
-            budget -= count
+            start = int(slots.num_computed[sequence.slot])
+            left = int(slots.num_tokens[sequence.slot]) - start
+            count = min(left, budget)
             if sequence.wants_prompt_logprobs:
+                count = min(count, prompt_logits)
                 prompt_logits -= count
+            budget -= count
+            if count:
+                chunks.append(ScheduledChunk(sequence, start, count, count == left, is_new))
 
-        for sequence in self.running:
-            if sequence.num_uncomputed > 1 and (count := room(sequence)):
-                take(sequence, count, is_new=False)
+        for sequence in self._prefilling:
+            take(sequence, is_new=False)
         # A sequence is admitted only with blocks for all its tokens, so that half-computed prompts
         # do not take the blocks from each other.
         for sequence in list(self.waiting):
             if sequence.waits_for_leader:
                 continue
-            if not self._free_slots or not room(sequence):
+            room = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget
+            if not self._free_slots or not room or not self._admit(sequence):
                 break
-            prefix: list[int] = []
-            if not sequence.wants_prompt_logprobs:
-                prefix = self.blocks.cached_prefix(sequence.tokens(0, sequence.num_tokens))
-            if not self.blocks.admit(sequence.seq_id, sequence.num_tokens, prefix):
-                break
-            self.waiting.remove(sequence)
-            self.running.append(sequence)
-            sequence.num_computed = len(prefix) * self.blocks.block_size
-            sequence.slot = self._free_slots.pop()
-            take(sequence, room(sequence), is_new=True)
+            take(sequence, is_new=True)
         return chunks
 
-    def finish(self, sequence: Sequence) -> None:
-        """Drop a sequence, running or waiting, and free its blocks."""
-        if sequence.slot >= 0:
-            self.running.remove(sequence)
-            self._release(sequence)
-        else:
-            self.waiting.remove(sequence)
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give a waiting sequence a slot and blocks, if there are enough."""
+        token_ids, slot = sequence.token_ids, self._free_slots[-1]
+        prefix: list[int] = []
+        if not sequence.wants_prompt_logprobs:
+            prefix = self.blocks.cached_prefix(token_ids)
+        if not self.blocks.admit(slot, len(token_ids), prefix):
+            return False
+        self._free_slots.pop()
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        self._prefilling.append(sequence)
+        self.slots.place(sequence, slot, len(prefix) * self.blocks.block_size)
+        return True
 
-    def preempt_all(self) -> None:
-        """Send every running sequence back to the head of the queue, to be computed anew."""
-        while self.running:
-            self._preempt_last()
-
-    def _grow(self, sequence: Sequence) -> None:
-        """Get blocks for all tokens of ``sequence``; preempt the last in order, at worst itself."""
-        while not self.blocks.grow(sequence.seq_id, sequence.num_tokens):
-            if self._preempt_last() is sequence:
-                return
-
-    def _preempt_last(self) -> Sequence:
+    def _preempt_last(self) -> None:
         """Take slot and blocks from the running sequence that is last in order."""
         victim = max(self.running, key=_order)
-        self.running.remove(victim)
+        self._stop_running(victim)
         self._release(victim)
-        victim.num_computed = 0
+        victim.prompt_is_cached = False
         self.add(victim)
         self.num_preemptions += 1
-        return victim
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.slots.decodes[sequence.slot] = False
+        if sequence in self._prefilling:
+            self._prefilling.remove(sequence)
+
+    def _release_leaving(self) -> None:
+        """Release the ended sequences that no step in flight has a row of."""
+        last_step = self.slots.last_step
+        gone = [s for s in self._leaving if last_step[s.slot] <= self._collected]
+        if gone:
+            self._leaving = [s for s in self._leaving if s not in gone]
+            for sequence in gone:
+                self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        self.blocks.free(sequence.seq_id)
-        self._free_slots.append(sequence.slot)
-        sequence.slot = -1
+        slot = sequence.slot
+        written = int(self.slots.num_written[slot])
+        self.blocks.register(slot, self.slots.token_ids[slot], written)
+        self.blocks.free(slot)
+        self.slots.empty(slot)
+        self._free_slots.append(slot)
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

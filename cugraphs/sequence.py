@@ -1,9 +1,12 @@
-"""One sequence: its tokens, how many of them are computed, and why it ended. No CuPy."""
+"""One sequence as the scheduler knows it, and all running ones as arrays by slot. No CuPy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from cugraphs.kernel import Array
 from cugraphs.sampling_params import SamplingParams
 
 
@@ -19,10 +22,13 @@ class Sequence:
         seed: key of its random numbers.
         sample_index: which of its request's samples it is.
         order: of admission: a lower one goes first.
+        request_id: of the request that it is a sample of.
         leader: the sequence of the same prompt that computes it for this one too.
-        num_computed: tokens whose K and V are in the cache.
-        slot: its place in the sampling state while it runs, else -1.
+        slot: its place among the running sequences, else -1.
         num_prompt_logprobs: prompt tokens whose log-probability is known; the first has none.
+        prompt_is_cached: its blocks hold the whole prompt.
+        ended: no token of it is wanted any more.
+        token_ids: int32; prompt and answer while it waits. While it runs its slot has them.
     """
 
     seq_id: int
@@ -32,23 +38,22 @@ class Sequence:
     seed: int = 0
     sample_index: int = 0
     order: int = 0
+    request_id: int = 0
     leader: Sequence | None = None
-    output_token_ids: list[int] = field(default_factory=list)
-    num_computed: int = 0
     slot: int = -1
     num_prompt_logprobs: int = 0
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
+    prompt_is_cached: bool = False
+    ended: bool = False
+    token_ids: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the prompt."""
+        self.token_ids = np.array(self.prompt_token_ids, np.int32)
 
     @property
-    def num_tokens(self) -> int:
-        """Prompt and output tokens."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
-
-    @property
-    def num_uncomputed(self) -> int:
-        """Tokens that the next steps must run; 1 for a sequence that decodes."""
-        return self.num_tokens - self.num_computed
+    def end_position(self) -> int:
+        """Tokens of prompt and answer at most."""
+        return len(self.prompt_token_ids) + self.max_tokens
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -65,23 +70,63 @@ class Sequence:
     @property
     def waits_for_leader(self) -> bool:
         """Whether its prompt is just being computed by another sequence."""
-        return (
-            self.leader is not None
-            and self.leader.finish_reason is None
-            and self.leader.num_computed < len(self.prompt_token_ids)
-        )
+        leader = self.leader
+        return leader is not None and not leader.ended and not leader.prompt_is_cached
 
-    def tokens(self, start: int, stop: int) -> list[int]:
-        """The tokens at positions ``start`` to ``stop - 1``, over prompt and output."""
-        prompt = len(self.prompt_token_ids)
-        if start >= prompt:
-            return self.output_token_ids[start - prompt : stop - prompt]
-        return [
-            *self.prompt_token_ids[start:stop],
-            *self.output_token_ids[: max(stop - prompt, 0)],
-        ]
 
-    def finish(self, reason: str, stop_reason: int | str | None = None) -> None:
-        """Mark the sequence as ended."""
-        self.finish_reason = reason
-        self.stop_reason = stop_reason
+class SequenceSlots:
+    """The running sequences as arrays by slot: what moves at every step needs no loop over rows.
+
+    A step is *submitted*, and *collected* once its tokens are there. Other steps may be submitted
+    between the two.
+
+    Attributes:
+        sequences: who is in each slot.
+        token_ids: int32 [slots, longest]; prompt and answer of each.
+        num_tokens: int32 [slots]; of those, how many are known: all that were collected.
+        num_computed: int32 [slots]; tokens in the cache once all submitted steps have run.
+        num_written: int32 [slots]; tokens that the collected steps have put there.
+        end_position: int32 [slots]; tokens of prompt and answer at most.
+        decodes: bool [slots]; whether the newest token, known or not, is all that must be computed.
+        ended: bool [slots]; whether no token is wanted any more, of steps still to be collected.
+        last_step: int64 [slots]; the last submitted step with a row of it.
+        num_with_logprobs: sequences that want log-probabilities of their answers.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int) -> None:
+        """All empty. The tokens take memory only as they are written."""
+        self.sequences: list[Sequence | None] = [None] * num_slots
+        self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
+        self.num_tokens = np.zeros(num_slots, np.int32)
+        self.num_computed = np.zeros(num_slots, np.int32)
+        self.num_written = np.zeros(num_slots, np.int32)
+        self.end_position = np.zeros(num_slots, np.int32)
+        self.decodes = np.zeros(num_slots, np.bool_)
+        self.ended = np.zeros(num_slots, np.bool_)
+        self.last_step = np.zeros(num_slots, np.int64)
+        self.num_with_logprobs = 0
+
+    def place(self, sequence: Sequence, slot: int, num_computed: int) -> None:
+        """Put a sequence into an empty slot, with so many tokens in the cache already."""
+        self.sequences[slot] = sequence
+        sequence.slot = slot
+        self.token_ids[slot, : len(sequence.token_ids)] = sequence.token_ids
+        self.num_tokens[slot] = len(sequence.token_ids)
+        self.num_computed[slot] = self.num_written[slot] = num_computed
+        self.end_position[slot] = sequence.end_position
+        self.num_with_logprobs += sequence.params.logprobs is not None
+
+    def empty(self, slot: int) -> None:
+        """Take the sequence out; its tokens are its own again."""
+        sequence = self.sequences[slot]
+        assert sequence is not None
+        sequence.token_ids = self.known_tokens(slot).copy()
+        sequence.slot = -1
+        self.num_with_logprobs -= sequence.params.logprobs is not None
+        self.sequences[slot] = None
+        self.decodes[slot] = self.ended[slot] = False
+
+    def known_tokens(self, slot: int) -> Array:
+        """Prompt and answer so far, int32 (a view)."""
+        known: Array = self.token_ids[slot, : self.num_tokens[slot]]
+        return known

@@ -1,7 +1,8 @@
 """The host's copy of the sequence state, and the changes that make the device's equal to it.
 
-Whoever writes here writes the copy; what differs from before is sent with the next step. After a
-step the copy moves on as the device's state did, by the same rule.
+Whoever writes here writes the copy; what differs from before is sent with the next step. A step
+moves ``last_token``, ``num_computed`` and ``done`` on by itself. The copy follows ``num_computed``
+as steps are submitted; of the other two it knows nothing, and sends them whenever they are written.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import numpy as np
 
 from cugraphs.kernel import Array
 from cugraphs.kernels.adjust_logits import PROMPT_BIT
-from cugraphs.kernels.advance import append_tokens
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceState
 from cugraphs.step_state import Chunk
+
+_MOVED_BY_STEPS = ("last_token", "num_computed", "done")
+_NOTHING = {"bias_ids": -1, "bias_values": 0, "stop_ids": -1, "block_tables": 0}  # list entries
 
 
 class StateMirror:
@@ -27,8 +30,9 @@ class StateMirror:
         self._words = np.zeros(state.words.shape, np.int32)
         self.fields = state.views(self._words)
         self._changed: set[int] = set()
-        # The block table that each slot was given last, and how long it was then.
-        self._tables: list[tuple[Sequence[int], int]] = [((), 0)] * state.num_slots
+        # How many entries of each list hold something, by slot. Most use few of many.
+        self._lengths = {name: np.zeros(state.num_slots, np.int32) for name in _NOTHING}
+        self._widest_stop_ids = 0  # entries of stop_ids that any sequence has used
         for slot in range(state.num_slots):
             self.set("stop_ids", slot, -1)
             self.set("bias_ids", slot, -1)
@@ -39,23 +43,44 @@ class StateMirror:
         """Words that the device does not know yet."""
         return len(self._changed)
 
-    def set(self, name: str, slot: int, values: float | Array, begin: int = 0) -> None:
-        """Write one slot's entry of a field, of a list from position ``begin`` on."""
+    def set(self, name: str, slot: int, values: float | Array) -> None:
+        """Write one slot's entry of a field; an array may be the beginning of a list."""
         row = self.fields[name][slot : slot + 1].reshape(-1)
-        part = row[begin : begin + values.size] if isinstance(values, np.ndarray) else row[begin:]
-        before = part.view(np.int32).copy()
-        part[...] = values
-        changed = np.flatnonzero(part.view(np.int32) != before)
+        first = self._state.first_word(name) + slot * len(row)
+        if isinstance(values, np.ndarray):
+            row = row[: len(values)]
+        before = row.view(np.int32).copy()
+        row[...] = values
+        if name in _MOVED_BY_STEPS:  # the device's is not what it was here
+            self._changed.add(first)
+            return
+        changed = np.flatnonzero(row.view(np.int32) != before)
         if len(changed):
-            first = self._state.first_word(name) + slot * len(row) + begin
             self._changed.update((changed + first).tolist())
+
+    def set_blocks(self, slots: Array, indices: Array, blocks: Array) -> None:
+        """Write entries of the block tables, int32 [n] each."""
+        table = self.fields["block_tables"]
+        table[slots, indices] = blocks
+        self._lengths["block_tables"][slots] = indices + 1  # which rise for one slot
+        words = slots * table.shape[1] + indices + self._state.first_word("block_tables")
+        self._changed.update(words.tolist())
 
     def take(self, changes: Array) -> None:
         """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1."""
-        taken = [self._changed.pop() for _ in range(min(len(changes), len(self._changed)))]
+        if len(self._changed) <= len(changes):
+            taken = [*self._changed]
+            self._changed = set()  # a set that was large is searched through at every pop
+        else:
+            taken = [self._changed.pop() for _ in range(len(changes))]
         changes[: len(taken), 0] = taken
         changes[: len(taken), 1] = self._words[taken]
         changes[len(taken) :, 0] = -1
+
+    def take_all(self) -> Array:
+        """All words, int32 [words], after which there are no changes."""
+        self._changed.clear()
+        return self._words
 
     def write_slot(
         self,
@@ -97,52 +122,91 @@ class StateMirror:
             "min_position": prompt_length + params.min_tokens if params.min_tokens else 0,
         }
         for name, value in scalars.items():
-            self.set(name, slot, value)
+            self._set_word(name, slot, value)
         self.set("seeds", slot, np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32))
         bias = params.logit_bias or {}
-        self._set_list("bias_ids", slot, list(bias.keys()), -1)
-        self._set_list("bias_values", slot, list(bias.values()), 0)
-        self._set_list("stop_ids", slot, stop_token_ids, -1)
+        self._set_list("bias_ids", slot, list(bias.keys()))
+        self._set_list("bias_values", slot, list(bias.values()))
+        self._set_list("stop_ids", slot, stop_token_ids)
+        self._widest_stop_ids = max(self._widest_stop_ids, len(stop_token_ids))
 
-    def place(self, chunks: Sequence[Chunk]) -> None:
-        """Make every chunk's slot stand where the chunk begins, with its blocks."""
-        slots = np.array([chunk.slot for chunk in chunks], np.intp)
-        starts = np.array([chunk.start for chunk in chunks], np.int32)
-        for index in np.flatnonzero(self.fields["num_computed"][slots] != starts).tolist():
-            self.set("num_computed", chunks[index].slot, chunks[index].start)
-        for index in np.flatnonzero(self.fields["done"][slots]).tolist():
-            self.set("done", chunks[index].slot, 0)
-        wanted = np.array([chunk.num_logprobs for chunk in chunks], np.int32)
-        for index in np.flatnonzero(self.fields["num_logprobs"][slots] != wanted).tolist():
-            self.set("num_logprobs", chunks[index].slot, chunks[index].num_logprobs)
-        newest = np.array([chunk.token_ids[-1] for chunk in chunks], np.int32)
-        for index in np.flatnonzero(self.fields["last_token"][slots] != newest).tolist():
-            if chunks[index].is_decode:
-                self.set("last_token", chunks[index].slot, chunks[index].token_ids[0])
-        for chunk in chunks:
-            table, length = self._tables[chunk.slot]
-            if table is not chunk.block_table or length > len(table):
-                self._set_list("block_tables", chunk.slot, chunk.block_table, 0)
-            elif length < len(table):  # a table is wide: only what was appended is looked at
-                appended = np.array(table[length:], np.int32)
-                self.set("block_tables", chunk.slot, appended, begin=length)
-            self._tables[chunk.slot] = (chunk.block_table, len(chunk.block_table))
+    def write_table(self, slot: int, blocks: Sequence[int] | Array) -> None:
+        """Set a slot's whole block table."""
+        self._set_list("block_tables", slot, blocks)
 
-    def advance(self, token_ids: Array, row_ids: Array, sample_positions: Array) -> None:
-        """Move on as the device did at the end of a step; arguments as of ``append_tokens``."""
-        f = self.fields
-        moved = (f["last_token"], f["num_computed"], f["done"])
-        rules = (f["stop_ids"], f["min_position"], f["end_position"])
-        append_tokens(*moved, token_ids, row_ids, sample_positions, *rules)
+    def begin_chunk(self, chunk: Chunk) -> None:
+        """Make the chunk's slot stand where the chunk begins."""
+        if self.fields["num_computed"][chunk.slot] != chunk.start:
+            self.set("num_computed", chunk.slot, chunk.start)
 
-    def _set_list(self, name: str, slot: int, values: Sequence[float], rest: float) -> None:
-        row = np.full(self.fields[name].shape[1], rest, self.fields[name].dtype)
-        row[: len(values)] = values
-        self.set(name, slot, row)
+    def place(self, chunk: Chunk) -> None:
+        """As :meth:`begin_chunk`, for a chunk that brings all that its slot is to hold of it."""
+        self.set("num_computed", chunk.slot, chunk.start)
+        self.set("done", chunk.slot, 0)
+        self.set("num_logprobs", chunk.slot, chunk.num_logprobs)
+        self.write_table(chunk.slot, chunk.block_table)
+        if chunk.is_decode:
+            self.set("last_token", chunk.slot, chunk.token_ids[0])
+
+    def advance(self, slots: Array, positions: Array, num_steps: int) -> None:
+        """Follow what submitted steps do to the sequences that decode in them.
+
+        Args:
+            slots: int32 [n].
+            positions: int32 [n]; where the first of their sampled tokens will stand.
+            num_steps: one after the other; a sequence stops at its limit.
+        """
+        ahead = positions
+        if num_steps > 1:
+            limits = self.fields["end_position"].take(slots)
+            ahead = np.minimum(positions + (num_steps - 1), limits - 1)
+        self.fields["num_computed"][slots] = ahead
+
+    def advance_chunk(self, chunk: Chunk) -> None:
+        """Follow what a submitted step does to a sequence whose chunk samples."""
+        self.fields["num_computed"][chunk.slot] = chunk.start + len(chunk.token_ids)
+
+    def ends(self, slots: Array, token_ids: Array, positions: Array) -> Array:
+        """Which sequences the device has marked as done, by the rule of its kernel ``advance``.
+
+        Args:
+            slots: int32 [n]; of the sequences, none of them done before.
+            token_ids: int32 [n]; sampled.
+            positions: int32 [n]; where those tokens stand.
+
+        Returns:
+            bool [n].
+        """
+        limits = self.fields["end_position"].take(slots)
+        ends: Array = (positions + 1 >= limits) & (limits > 0)
+        stops = np.zeros(len(slots), np.bool_)
+        for index in range(self._widest_stop_ids):
+            stops |= self.fields["stop_ids"][:, index].take(slots) == token_ids
+        if stops.any():
+            ends |= stops & (positions >= self.fields["min_position"].take(slots))
+        return ends
+
+    def _set_word(self, name: str, slot: int, value: float) -> None:
+        """As :meth:`set`, for a field of one word a slot, which takes most of a new sequence."""
+        field = self.fields[name]
+        before = field[slot]
+        field[slot] = value
+        if field[slot] != before or name in _MOVED_BY_STEPS:
+            self._changed.add(self._state.first_word(name) + slot)
+
+    def _set_list(self, name: str, slot: int, values: Sequence[float] | Array) -> None:
+        """Write the beginning of a list, and nothing behind it."""
+        lengths = self._lengths[name]
+        count = max(len(values), int(lengths[slot]))
+        lengths[slot] = len(values)
+        if count:
+            row = np.full(count, _NOTHING[name], self.fields[name].dtype)
+            row[: len(values)] = values
+            self.set(name, slot, row)
 
 
 def token_counts(
-    vocab_size: int, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]
+    vocab_size: int, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int] | Array
 ) -> Array:
     """How often a sequence holds each token, as the penalties' kernels count: int32 [vocab_size].
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-PHASES = ("schedule", "prepare", "run", "collect")
+PHASES = ("schedule", "submit", "wait", "collect")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RequestClock:
     begin_s: float | None = None
     first_token_s: float | None = None
     end_s: float | None = None
-    num_tokens: int = 0  # generated, by all samples
+    num_tokens: int = 0  # generated, by all samples, in the end
     num_first_tokens: int = 0  # samples that have one
     cached_tokens: int = 0
 
@@ -48,12 +47,16 @@ class RequestClock:
             self.begin_s = now_s
         self.cached_tokens += cached_tokens
 
-    def token(self, now_s: float, *, is_first: bool) -> None:
-        """One of its samples got a token."""
+    def first_token(self, now_s: float) -> None:
+        """The first token of one of its samples is there."""
         if self.first_token_s is None:
             self.first_token_s = now_s
-        self.num_tokens += 1
-        self.num_first_tokens += is_first
+
+    def end(self, lengths: Sequence[int]) -> None:
+        """It ends now, with so many tokens in each of its samples."""
+        self.end_s = time.perf_counter()
+        self.num_tokens = sum(lengths)
+        self.num_first_tokens = sum(length > 0 for length in lengths)
 
     @property
     def times(self) -> RequestTimes:
@@ -96,7 +99,8 @@ class EngineStats:
         eager_steps: steps that ran eagerly, by reason.
         padding_rows: computed for nobody.
         off_ladder_steps: batches above the largest captured size.
-        host_seconds: of the step's thread by phase; "run" waits for the device.
+        host_seconds: of the step's thread by phase: "schedule", "submit" (state and inputs; on the
+            CPU the step itself), "wait" (for the device), "collect".
     """
 
     requests_waiting: int
@@ -146,12 +150,15 @@ class EngineCounters:
     generated_tokens: int = 0
     requests_finished: int = 0
     host_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    _begin_s: float = 0.0
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Count the seconds of a phase, also of one that fails."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.host_seconds[name] += time.perf_counter() - start
+    def begin_phases(self) -> None:
+        """A phase begins now."""
+        self._begin_s = time.perf_counter()
+
+    def end_phase(self, name: str) -> float:
+        """Count the seconds of a phase, and begin the next; returns the time."""
+        now_s = time.perf_counter()
+        self.host_seconds[name] += now_s - self._begin_s
+        self._begin_s = now_s
+        return now_s

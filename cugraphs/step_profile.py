@@ -126,19 +126,22 @@ class ProfiledStep:
     """A bound program whose inputs are on the device: it can be replayed, and run op by op.
 
     Attributes:
+        device: that runs it.
         program: the step.
         sizes: of its dims.
         bound: its ops, and its graph.
     """
 
     def __init__(
-        self, device: CudaDevice, program: Program, sizes: Mapping[str, int], bound: BoundProgram
+        self, runner: ProfiledRunner, executable: Executable, sizes: Mapping[str, int]
     ) -> None:
         """Take a step that has run, so that nothing is loaded any more."""
-        self.device = device
-        self.program = program
+        assert isinstance(runner.device, CudaDevice), "profiles are a GPU's"
+        self._runner = runner  # owns the memory that graphs know by address
+        self.device = runner.device
+        self.program = executable.planned.program
         self.sizes = dict(sizes)
-        self.bound = bound
+        self.bound: BoundProgram = executable.bind(sizes)
 
     @property
     def graph(self) -> Any:  # noqa: ANN401 - a Replay
@@ -196,8 +199,7 @@ def decode_step(
     """A decode step of ``rows`` rows, and the mean time of its replays in us."""
     with nvtx_range("decode replays"):
         times = time_rung(runner, rows, rows=rows, prompt_tokens=prompt_tokens, replays=replays)
-    executable, sizes = runner.decode.executable(rows), {"rows": rows}
-    step = ProfiledStep(_cuda(runner), executable.planned.program, sizes, executable.bind(sizes))
+    step = ProfiledStep(runner, runner.decode.executable(rows), {"rows": rows})
     return step, statistics.mean(times[replays // 4 :]) * 1e3
 
 
@@ -219,9 +221,9 @@ def prefill_step(
     )
     for _ in range(2):  # the second run sends what puts the sequence back, and so does a replay
         ModelRunner.run_mixed(runner, [chunk])
-    executable, sizes = runner.mixed, {"tokens": tokens, "seqs": 1, "logits": 1}
-    executable.capture(sizes)
-    step = ProfiledStep(_cuda(runner), executable.planned.program, sizes, executable.bind(sizes))
+    sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
+    runner.mixed.capture(sizes)
+    step = ProfiledStep(runner, runner.mixed, sizes)
     with nvtx_range("prefill replays"):
         return step, statistics.mean(replay_ms(step.device, step.graph, replays)[1:]) * 1e3
 
@@ -325,8 +327,3 @@ def _detail(op: Op) -> str:
     """``4096 x 14336`` of an op that streams a matrix."""
     shapes = [weight.type.shape for weight in streamed_weights(op)]
     return next((" x ".join(map(str, shape)) for shape in shapes if len(shape) == 2), "")
-
-
-def _cuda(runner: ModelRunner) -> CudaDevice:
-    assert isinstance(runner.device, CudaDevice), "profiles are a GPU's"
-    return runner.device

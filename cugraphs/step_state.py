@@ -78,14 +78,29 @@ class StepOutputs:
 
 
 @dataclass(frozen=True)
+class DecodeRows:
+    """Sequences that compute their newest token, which the device's state holds.
+
+    Args:
+        slots: int32 [n]; none occurs twice.
+        sample_positions: int32 [n]; where the sampled tokens will stand.
+        num_logprobs: int32 [n]; likeliest tokens to report beside those; -1 reports none at all.
+    """
+
+    slots: Array
+    sample_positions: Array
+    num_logprobs: Array
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Consecutive tokens of one sequence that run in one step.
 
     Args:
         token_ids: the tokens, the first at position ``start``.
         start: tokens of the sequence that are in the cache already.
-        block_table: the sequence's blocks, enough for the chunk. Blocks may be appended between
-            steps; a table that changes otherwise is a new object.
+        block_table: the sequence's blocks, enough for the chunk; left out where the slot's table
+            was written before.
         slot: of the sequence in the state; no other sequence of the step has it.
         samples: whether the last row samples the sequence's next token.
         num_logprobs: likeliest tokens to report beside the sampled one; -1 reports none at all.
@@ -94,9 +109,9 @@ class Chunk:
         num_prompt_logprobs: likeliest tokens to report beside those; -1 reports none at all.
     """
 
-    token_ids: Sequence[int]
+    token_ids: Sequence[int] | Array
     start: int
-    block_table: Sequence[int]
+    block_table: Sequence[int] = ()
     slot: int = 0
     samples: bool = True
     num_logprobs: int = -1
@@ -110,7 +125,7 @@ class Chunk:
 
     @property
     def is_decode(self) -> bool:
-        """Whether one row of a decode step can run it."""
+        """Whether one row of a decode step can run it, once the state holds its token."""
         return len(self.token_ids) == 1 and self.samples and not self.prompt_targets
 
 
@@ -219,9 +234,12 @@ def record_loop_control(
     *,
     rows: int,
     block_size: int,
+    begins: bool,
     condition: int,
 ) -> None:
-    """Record what decides after a decode step of a loop whether there is another.
+    """Record what decides whether there is another decode step of a loop.
+
+    Before the first one it also applies the host's changes, since that one may not come.
 
     Args:
         t: records it.
@@ -229,13 +247,14 @@ def record_loop_control(
         ring: of the steps.
         rows: of the step.
         block_size: tokens of a block.
+        begins: it is before the first step, not after a step.
         condition: the handle of the loop's condition in a CUDA graph; 0 outside of one.
     """
-    launch = t.input("launch", (2,), "int32")
+    launch = apply_changes(t, state, ring) if begins else t.input("launch", (2,), "int32")
     row_ids = t.input("row_ids", (rows,), "int32")
     where = (state.num_computed, state.done, state.block_tables)
     now = (launch, ring.step, ring.stop_at)
-    attrs = {"block_size": block_size, "condition": condition}
+    attrs = {"block_size": block_size, "begins": begins, "condition": condition}
     t.call_tuple(LOOP_CONTROL, ring.loop_ends, row_ids, *where, *now, **attrs)
 
 
@@ -250,21 +269,37 @@ def fill_launch(inputs: Mapping[str, Array], first_step: int, num_steps: int = 1
     inputs["launch"].view(np.uint32)[:] = (first_step & 0xFFFFFFFF, num_steps)
 
 
-def fill_decode(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:
-    """Name the chunks' slots in the first rows; all others are dead."""
-    inputs["row_ids"][: len(chunks)] = [chunk.slot for chunk in chunks]
-    inputs["row_ids"][len(chunks) :] = -1
+def fill_decode(inputs: Mapping[str, Array], slots: Array | Sequence[int]) -> None:
+    """Name the rows' slots in the first rows; all others are dead."""
+    inputs["row_ids"][: len(slots)] = slots
+    inputs["row_ids"][len(slots) :] = -1
 
 
-def fill_mixed(inputs: Mapping[str, Array], chunks: Sequence[Chunk]) -> None:
-    """Write the chunks one after the other; what the inputs have room for beyond them is dead."""
-    live, logits_begin = len(chunks), 0
-    ends = np.cumsum([0, *(len(chunk.token_ids) for chunk in chunks)])
-    inputs["query_start_loc"][: live + 1] = ends
+def fill_mixed(
+    inputs: Mapping[str, Array], chunks: Sequence[Chunk], decode: DecodeRows | None = None
+) -> None:
+    """Write decode rows, and the chunks one after the other behind them.
+
+    What the inputs have room for beyond is dead. The token of a decode row is the newest that the
+    state holds, -1 here.
+    """
+    rows = 0 if decode is None else len(decode.slots)
+    live = rows + len(chunks)
+    ends = np.cumsum([rows, *(len(chunk.token_ids) for chunk in chunks)])
+    inputs["query_start_loc"][:rows] = np.arange(rows)
+    inputs["query_start_loc"][rows : live + 1] = ends
     inputs["query_start_loc"][live + 1 :] = ends[-1]
-    inputs["slot_ids"][:live] = [chunk.slot for chunk in chunks]
+    inputs["slot_ids"][rows:live] = [chunk.slot for chunk in chunks]
     inputs["slot_ids"][live:] = -1
+    inputs["new_token_ids"][:rows] = -1
     inputs["new_token_ids"][ends[-1] :] = 0
+    if decode is not None:
+        inputs["slot_ids"][:rows] = inputs["row_ids"][:rows] = decode.slots
+        inputs["logits_indices"][:rows] = np.arange(rows)
+        inputs["sample_positions"][:rows] = decode.sample_positions
+        inputs["target_ids"][:rows] = -1
+        inputs["row_logprobs"][:rows] = decode.num_logprobs
+    logits_begin = rows
     for chunk, begin, end in zip(chunks, ends.tolist(), ends[1:].tolist(), strict=False):
         targets = len(chunk.prompt_targets)
         inputs["new_token_ids"][begin:end] = chunk.token_ids

@@ -18,7 +18,7 @@ from cugraphs.emulation import emulate
 from cugraphs.emulation.build import compiler
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.expected_results import ExpectedResults
-from cugraphs.kernel import CUDA_TYPES, DTYPES, Array, Case, Kernel, Launch
+from cugraphs.kernel import DTYPES, Array, Case, Kernel, Launch
 from cugraphs.kernel_source import cuda_include_folder
 from cugraphs.nvrtc import ARCHITECTURES, MAX_SHARED_BYTES, Cubin, compile_cubin, nvrtc_version
 from cugraphs.tolerance import Error
@@ -140,11 +140,11 @@ def check_plan(
         )
     known = [case.name for case in kernel.cases]
     _refuse_unknown(f"{kernel.name}: case", cases or (), known)
-    _refuse_unknown(f"{kernel.name}: dtype", dtypes or (), [*CUDA_TYPES])
+    _refuse_unknown(f"{kernel.name}: dtype", dtypes or (), kernel.cuda_dtypes)
     if not known:
         raise ValueError(f"{kernel.name}: cases is empty, expected inputs to prove it on")
     takes_dtype = any(operand.dtype == "T" for operand in kernel.operands)
-    chosen = list(dtypes or CUDA_TYPES) if takes_dtype else ["float32"]
+    chosen = list(dtypes or kernel.cuda_dtypes) if takes_dtype else ["float32"]
     return [
         (case, dtype)
         for case in kernel.cases

@@ -24,8 +24,10 @@ __all__ = ["DEAD", "MAX_STEPS", "RING_STEPS", "RingBuffers", "TokenRing", "decla
 RING_STEPS = 256  # steps whose words are kept: a power of two, since numbers wrap around
 MAX_STEPS = 64  # of one launch: several launches may be under way
 
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 5e-6, 100e-6  # between two looks at the ring
+_PAUSE_S, _PAUSE_SHARE = 20e-6, 0.02  # between two looks at the ring; as a share of a step
+_ALMOST = 0.9  # of the time of a step, after which the next one's words are looked for
 _CHECK_EVERY_S = 0.01  # how often the device is asked for errors meanwhile
+_MASK = 0xFFFFFFFF
 _HALF = 1 << 31  # numbers are 32 bits; which of two is later is clear within half of them
 
 
@@ -102,6 +104,7 @@ class TokenRing:
         self._ends = host["loop_ends"].view(np.int64)[..., 0]
         self._stop_at = host["stop_at"]
         self._stopped = 0
+        self._newest, self._newest_s, self._step_s = 0, 0.0, 0.0  # of the steps that were read
 
     def begin(self, num_steps: int = 1) -> int:
         """The number of the first of so many steps that are launched together.
@@ -132,10 +135,8 @@ class TokenRing:
 
     def steps_made(self, first_step: int) -> int | None:
         """How many steps the loop made that began with ``first_step``; None while it runs."""
-        made, first = self._ends[first_step % RING_STEPS : first_step % RING_STEPS + 1].view(
-            np.int32
-        )
-        return int(made) if first == _int32(first_step)[0] else None
+        word = int(self._ends[first_step % RING_STEPS])  # one load
+        return word & _MASK if word >> 32 & _MASK == first_step & _MASK else None
 
     def has_ended(self, loop: int) -> bool:
         """Whether the loop that began with step ``loop`` has made its last step."""
@@ -157,15 +158,16 @@ class TokenRing:
             RuntimeError: the device failed, or runs nothing that would write the words.
         """
         start = time.perf_counter()
-        pause_s, check_s = _SHORTEST_PAUSE_S, start + _CHECK_EVERY_S
-        is_idle = False
+        check_s, is_idle, has_slept = start + _CHECK_EVERY_S, False, False
         while True:
-            made = None if loop is None else self.steps_made(loop)  # written after the tokens
-            tokens = self.poll(step, rows)
-            if tokens is not None:
-                return tokens
+            made = None if loop is None else self.steps_made(loop)
             if made is not None and loop is not None and step >= loop + made:
                 return None
+            tokens = self.poll(step, rows)
+            if tokens is not None:
+                if has_slept:
+                    self._arrived(step, time.perf_counter())
+                return tokens
             if is_idle:
                 raise RuntimeError(
                     f"TokenRing: the words of step {step} are not there and nothing runs on the "
@@ -179,8 +181,11 @@ class TokenRing:
                 is_idle = self._device.check()
                 check_s = now + _CHECK_EVERY_S
                 continue
-            time.sleep(pause_s)  # other threads run meanwhile
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            # Other threads run meanwhile. The first sleep is nearly as long as a step.
+            due_s = self._newest_s + _ALMOST * self._step_s - now
+            pause_s = max(due_s, _PAUSE_S, _PAUSE_SHARE * self._step_s)
+            time.sleep(min(pause_s, _CHECK_EVERY_S))
+            has_slept = True
 
     def stop(self, first_step: int | None = None) -> None:
         """Let loops end after the step that they are in. Any thread may ask for it.
@@ -192,6 +197,17 @@ class TokenRing:
         if first > self._stopped:
             self._stopped = first
             self._stop_at[:] = _int32(first)
+
+    def _arrived(self, step: int, now_s: float) -> None:
+        """Learn from the words that have just come how long a step takes.
+
+        A longer one is believed slowly: after a prompt's step the next may be short again.
+        """
+        count = step - self._newest
+        if 1 <= count <= MAX_STEPS:
+            most_s = max(1.25 * self._step_s, _PAUSE_S)
+            self._step_s = min((now_s - self._newest_s) / count, most_s)
+        self._newest, self._newest_s = step, now_s
 
     def _words(self, step: int, rows: int) -> Array:
         """What is now at the place of a step: int32 [rows, 2]."""
@@ -210,4 +226,4 @@ class TokenRing:
 
 def _int32(step: int) -> Array:
     """The number as the device knows it: int32 [1]."""
-    return np.array([step & 0xFFFFFFFF], np.uint32).view(np.int32)
+    return np.array([step & _MASK], np.uint32).view(np.int32)

@@ -7,9 +7,11 @@ Knows no model, no chat template and no stream: see `chat_template` and `detoken
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import tokenizers
 
@@ -62,6 +64,8 @@ class Tokenizer:
         )
         self._id_limit = max(self.vocab_size, model_vocab_size)
         self.byte_values: Mapping[int, int] = _byte_values(backend)
+        self._way_to_join = _way_to_join(backend)
+        self._plain_texts: dict[int, str | None] = {}
 
     @classmethod
     def load(
@@ -177,6 +181,28 @@ class Tokenizer:
         """Return one token as the vocabulary writes it (`▁the`, `Ġthe`); "" for a padded id."""
         return self._backend.id_to_token(self._checked(token_id)) or ""
 
+    def plain_text(self, token_id: int) -> str | None:
+        """Return what a token adds to any text that ends with such a token; remembered.
+
+        None where that depends on more: of a token that may be a part of a character or has no
+        text, and of every token where the decoder looks at more than one.
+        """
+        try:
+            return self._plain_texts[token_id]
+        except KeyError:
+            return self._plain_texts.setdefault(token_id, self._find_plain_text(token_id))
+
+    def _find_plain_text(self, token_id: int) -> str | None:
+        if self._way_to_join is None or token_id in self.byte_values:
+            return None
+        text = self.decode([token_id], skip_special_tokens=False)
+        if self._way_to_join == "drops first space":
+            twice = self.decode([token_id, token_id], skip_special_tokens=False)
+            text = twice[len(text) :]
+        if not text or REPLACEMENT_CHARACTER in text:
+            return None
+        return f" {text}" if self._way_to_join == "puts spaces" else text
+
     def token_id(self, token: str) -> int | None:
         """Return the id of a token written as the vocabulary writes it, None if there is none."""
         found: int | None = self._backend.token_to_id(token)
@@ -230,6 +256,25 @@ def _byte_values(backend: tokenizers.Tokenizer) -> dict[int, int]:
         return {}
     ids = ((backend.token_to_id(f"<0x{byte:02X}>"), byte) for byte in range(256))
     return {token_id: byte for token_id, byte in ids if token_id is not None}
+
+
+def _way_to_join(
+    backend: tokenizers.Tokenizer,
+) -> Literal["as they are", "puts spaces", "drops first space"] | None:
+    """Return how texts of tokens are joined, None if a token's depends on those around it."""
+    if backend.decoder is None:
+        return "puts spaces"
+    state = json.loads(backend.decoder.__getstate__())
+    steps = state.get("decoders", [state])
+    if all(step["type"] == "ByteLevel" for step in steps):
+        return "as they are"
+    if all(
+        step["type"] in ("ByteLevel", "Replace", "ByteFallback", "Fuse", "Metaspace")
+        or (step["type"] == "Strip" and step["start"] <= 1 and step["stop"] == 0)
+        for step in steps
+    ):
+        return "drops first space"
+    return None
 
 
 def _template_prefix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:

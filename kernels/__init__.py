@@ -11,9 +11,15 @@ from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
 from .linear_add import LINEAR_ADD
+from .linear_add_rms_norm import LINEAR_ADD_RMS_NORM
+from .linear_residual import LINEAR_RESIDUAL
+from .linear_swiglu import LINEAR_SWIGLU
 from .logprobs import LOGPROBS
 from .loop_control import LOOP_CONTROL
 from .mixed_rows import MIXED_ROWS
+from .norm_linear import NORM_LINEAR
+from .norm_rope_append import NORM_ROPE_APPEND
+from .norm_swiglu import NORM_SWIGLU
 from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
 from .rms_norm import RMS_NORM
@@ -31,6 +37,12 @@ ALL = (
     ADD_RMS_NORM,
     LINEAR,
     LINEAR_ADD,
+    LINEAR_ADD_RMS_NORM,
+    LINEAR_RESIDUAL,
+    LINEAR_SWIGLU,
+    NORM_LINEAR,
+    NORM_ROPE_APPEND,
+    NORM_SWIGLU,
     ROPE_APPEND,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
@@ -51,9 +63,15 @@ __all__ = [
     "EMBEDDING",
     "LINEAR",
     "LINEAR_ADD",
+    "LINEAR_ADD_RMS_NORM",
+    "LINEAR_RESIDUAL",
+    "LINEAR_SWIGLU",
     "LOGPROBS",
     "LOOP_CONTROL",
     "MIXED_ROWS",
+    "NORM_LINEAR",
+    "NORM_ROPE_APPEND",
+    "NORM_SWIGLU",
     "PAGED_DECODE_ATTENTION",
     "PAGED_PREFILL_ATTENTION",
     "RMS_NORM",

@@ -1,7 +1,8 @@
 // linear: out[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n] if there is a bias
 //
-// linear is for few rows, all of which a block has; linear_tiles.cuh, for any number, where a row must
-// have the same bits whatever is beside it.
+// linear_stream is for few rows of 16-bit types, on tensor cores (linear_stream.cuh); linear for few rows
+// of any type and size, all of which a block has; linear_tiles.cuh for any number, where a row must have
+// the same bits whatever is beside it. This is about linear:
 //
 // Products, sum and bias in float32; rounds to T once, at the store. A warp makes kOutputs columns of
 // kRows rows: its lanes share the sum over k, kWidth elements a load, and kWidth divides in_features.
@@ -10,6 +11,7 @@
 // The order of a sum depends on kWidth alone, and its operations are spelled out as fmaf: a row has
 // the same bits whatever kRows and kOutputs. Does not use tensor cores, nor split k over warps.
 #include "common.cuh"
+#include "linear_stream.cuh"
 #include "linear_tiles.cuh"
 #include "ptx.cuh"
 

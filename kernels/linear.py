@@ -5,9 +5,9 @@ Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum
 So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
 On the GPU kernels of our own compute few rows, and cuBLASLt more of them. In 16-bit dtypes that is
-``linear_tiles.cuh``, on tensor cores, whose order of operations is the same in every tile: with
-``batch_invariant`` it computes any number of rows, in every dtype. In float32 ``linear.cu``
-computes few rows as dot products.
+``stream_linear.cuh``, which reads the weight at the speed of memory. With ``batch_invariant`` it is
+``linear_tiles.cuh``, whose order of operations is the same in every tile, for any number of rows
+and every dtype. In float32 ``linear.cu`` computes few rows as dot products.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ from .case_arrays import Make, normal
 from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
+from .stream_linear import stream_shape, streams
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
 # product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
 MATVEC_MAX_ROWS = 3
 
-# On the GPU our own kernels compute so many rows. On an H200 tiles take 0.97 to 1.06 of the time of
-# cuBLASLt's best algorithm there for the matrices of Llama 3.1 8B, cold, and dot products of 16-bit
-# numbers up to twice as long.
+# On the GPU dot products, or tiles where rows are of no whole pieces, compute so many rows.
 FEW_ROWS = 4
 
 
@@ -86,6 +85,18 @@ def launches(
 ) -> tuple[Launch | MatrixProduct, ...]:
     """Our own kernels for few rows, cuBLASLt for more; tiles if the batch must not matter."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
+    sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
+    if not batch_invariant and streams(tokens, in_features, dtype):
+        shape = stream_shape(tokens, in_features, out_features)
+        return (
+            Launch(
+                function=shape.function("linear_stream", dtype),
+                grid=(shape.blocks, 1, 1),
+                block=shape.threads,
+                scalars=sizes,
+                programmatic=True,
+            ),
+        )
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
     if tokens > FEW_ROWS:
@@ -99,7 +110,7 @@ def launches(
             function=f"linear<{CUDA_TYPES[dtype]}, {width}, {rows}, {outputs}, {threads}>",
             grid=(-(-out_features // outputs_of_block), 1, 1),
             block=threads,
-            scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
+            scalars=sizes,
             programmatic=True,
         ),
     )
@@ -171,6 +182,13 @@ LINEAR = Kernel(
         Case("four_rows_bias", _inputs(4, 264, 17, bias=True)),
         Case("positive", _positive),
         Case("last_feature", _last_feature),
+        # As many rows as share a fragment, and fewer; odd columns; teams with and without parts.
+        Case("stream_one_row", _inputs(1, 512, 45, bias=True)),
+        Case("stream_two_rows", _inputs(2, 2048, 33)),
+        Case("stream_three_rows", _inputs(3, 1024, 37, bias=True)),
+        Case("stream_four_rows", _inputs(4, 128, 40)),
+        Case("stream_eight_rows", _inputs(8, 192, 530)),
+        Case("stream_few_columns", _inputs(1, 1792, 9)),
         # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.
         Case("batch_invariant", _inputs(9, 99, 33), _INVARIANT),
         Case("batch_invariant_one_row", _inputs(1, 64, 48), _INVARIANT),

@@ -19,6 +19,7 @@ from .launch_shapes import MAX_LOAD_BYTES, vector_width
 
 _DEPTH_BYTES = 128  # of a row in a stage; parts of in_features are cut at multiples of it
 _SUM_THREADS = 128
+_ALIGNED = 8  # elements of 16 bits in 16 bytes
 
 # A weight with few rows fills the GPU only if in_features is cut too.
 _MIN_BLOCKS = 128  # about as many as a large GPU has multiprocessors
@@ -110,19 +111,8 @@ def tile_launches(axes: Axes, dtype: str) -> Iterator[Launch]:
     for first in range(0, tokens, together):
         count = min(together, tokens - first)
         tiles = _tiles_for(count, out_features, plain=dtype == "float32" or not aligned)
-        arguments = (
-            *(tiles.rows, tiles.columns, tiles.warp_rows, tiles.warp_columns),
-            *(tiles.stages, str(aligned).lower()),
-        )
-        yield Launch(
-            function=f"linear_tiles<{CUDA_TYPES[dtype]}, {', '.join(map(str, arguments))}>",
-            grid=(tiles.count(count, out_features), parts, 1),
-            block=tiles.threads,
-            scalars=tuple(map(np.int32, (first, count, in_features, out_features))),
-            operands=("out", WORKSPACE, "x", "weight", "bias"),
-            shared_bytes=tiles.shared_bytes,
-            programmatic=True,
-        )
+        sizes = (first, count, in_features, out_features)
+        yield _tile_launch(tiles, sizes, dtype, parts, aligned=aligned)
         if parts == 1:
             continue
         width = vector_width("float32", out_features)
@@ -135,6 +125,46 @@ def tile_launches(axes: Axes, dtype: str) -> Iterator[Launch]:
             operands=("out", WORKSPACE, "bias"),
             programmatic=True,
         )
+
+
+MAX_FEW_ROWS = _NARROW_TILES[16].rows
+
+
+def few_rows_parts(in_features: int) -> int:
+    """Parts of a row that another launch adds up; 1 where rows are not aligned or short."""
+    if in_features % _ALIGNED:
+        return 1
+    depths = -(-in_features * 2 // _DEPTH_BYTES)
+    return next(parts for parts in (_MAX_PARTS, 2, 1) if depths >= parts)
+
+
+def few_rows_tiles(axes: Axes, dtype: str, parts: int) -> Launch:
+    """The products of at most ``MAX_FEW_ROWS`` rows of a 16-bit type, as sums of parts.
+
+    Four parts are for narrow matrices the best of those tried on an H200, where what adds them is
+    a launch that there would be anyway.
+    """
+    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
+    return _tile_launch(_NARROW_TILES[16], (0, tokens, in_features, out_features), dtype, parts)
+
+
+def _tile_launch(
+    tiles: Tiles, sizes: tuple[int, int, int, int], dtype: str, parts: int, *, aligned: bool = True
+) -> Launch:
+    """One launch; ``sizes`` are the first token, tokens, in_features and out_features."""
+    arguments = (
+        *(tiles.rows, tiles.columns, tiles.warp_rows, tiles.warp_columns),
+        *(tiles.stages, str(aligned).lower()),
+    )
+    return Launch(
+        function=f"linear_tiles<{CUDA_TYPES[dtype]}, {', '.join(map(str, arguments))}>",
+        grid=(tiles.count(sizes[1], sizes[3]), parts, 1),
+        block=tiles.threads,
+        scalars=tuple(map(np.int32, sizes)),
+        operands=("out", WORKSPACE, "x", "weight", "bias"),
+        shared_bytes=tiles.shared_bytes,
+        programmatic=True,
+    )
 
 
 def _tokens_together(axes: Axes, parts: int) -> int:

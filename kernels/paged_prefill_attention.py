@@ -209,7 +209,7 @@ def launches(
 
 def _everywhere(axes: Axes, dtype: str, scale: float) -> tuple[Launch, ...]:
     """What every architecture runs, of tiles."""
-    tokens, segments = axes["tokens"], axes["seqs"] + 2
+    tokens, segments = axes["tokens"], _segments(axes)
     kv_heads, head_dim, block_size = axes["kv_heads"], axes["head_dim"], axes["block_size"]
     group, cuda_type = axes["q_size"] // (kv_heads * head_dim), CUDA_TYPES[dtype]
     scalars = (np.int32(tokens), np.int32(axes["seqs"]), *head_scalars(axes, scale))
@@ -243,6 +243,11 @@ def _everywhere(axes: Axes, dtype: str, scale: float) -> tuple[Launch, ...]:
     )
 
 
+def _segments(axes: Axes) -> int:
+    """The chunks, and the tokens before and after all of them: each has a tile to itself."""
+    return axes["seqs"] + 2
+
+
 def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
     """The form of sm_90a, whose blocks take several tiles each where there are many.
 
@@ -254,7 +259,7 @@ def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
     groups, keys, *stages = WGMMA_TILES[head_dim]
     form = f"{CUDA_TYPES[dtype]}, {head_dim}, {groups}, {keys}, {stages[0]}, {stages[1]}"
     rows = 64 * groups
-    tiles = (tokens * group // rows + axes["seqs"] + 2) * kv_heads
+    tiles = (tokens * group // rows + _segments(axes)) * kv_heads
     sizes = (tokens, axes["seqs"], kv_heads, group, block_size.bit_length() - 1)
     parts = head_dim // 64  # of a row, of 128 bytes
     maps = [

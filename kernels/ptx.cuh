@@ -1,7 +1,8 @@
-// The only inline assembly of the kernels: asynchronous copies, tensor cores, ex2, programmatic launches.
+// The only inline assembly of the kernels: copies and loads past caches, tensor cores, ex2, programmatic
+// launches.
 //
 // The CPU emulation has its own version of each function, under the same name. Sources: PTX ISA 8.7,
-// sections cp.async, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
+// sections cp.async, ld.global.nc, ldmatrix, mma.m16n8k16, ex2, griddepcontrol.
 #pragma once
 
 constexpr int kFewRows = 8;  // of a step, up to which a kernel should let the next one start early
@@ -25,6 +26,14 @@ __device__ __forceinline__ void cp_async16(void* to, const void* from, bool vali
                :
                : "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
+}
+
+// Loads 16 bytes, aligned to 16, of memory that nobody writes while the kernel runs, and that is read
+// once: past the L1 cache.
+__device__ __forceinline__ void load_once(unsigned (&result)[4], const void* from) {
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+               : "l"(from));
 }
 
 // Closes the group of the copies that this thread has begun.

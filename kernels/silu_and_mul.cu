@@ -4,16 +4,7 @@
 // blockIdx.x is the token and blockIdx.y the part of its row.
 #include "common.cuh"
 #include "ptx.cuh"
-
-// g / (1 + exp(-g)). For a T of 16 bits by the fast exponential and quotient, within some 2^-19 of it.
-template <typename T>
-__device__ __forceinline__ float silu(float gate) {
-  return __fdividef(gate, 1.0f + __expf(-gate));
-}
-template <>
-__device__ __forceinline__ float silu<float>(float gate) {
-  return gate / (1.0f + expf(-gate));
-}
+#include "silu.cuh"
 
 template <typename T, int kWidth, int kThreads>
 __global__ void __launch_bounds__(kThreads) silu_and_mul(

@@ -30,6 +30,7 @@ LONGEST_ANSWER = 40
 MOST_PROBLEMS = 10  # then the traffic ends early
 PATIENCE_S = 60.0  # for the last requests to end
 SETTLING_SHARE = 0.3  # of the time, until memory must stay as it is
+SHRANK = "the device's free memory shrank"
 HOST_GROWTH_BYTES = 64 << 20
 DEVICE_GROWTH_BYTES = 8 << 20
 
@@ -65,7 +66,7 @@ class Memory:
         found = []
         device, host = self.settled[0] - self.worst[0], self.worst[1] - self.settled[1]
         if device > DEVICE_GROWTH_BYTES:
-            found.append(f"device memory shrank by {device:,} bytes")
+            found.append(f"{SHRANK} by {device:,} bytes, unless another process took them")
         if host > HOST_GROWTH_BYTES:
             found.append(f"the process grew by {host:,} bytes")
         return found
@@ -275,6 +276,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     parser.add_argument("--requests", type=int, default=200, help="different ones (default 200)")
     parser.add_argument("--max-num-seqs", type=int, default=16, help="at once (default 16)")
+    parser.add_argument(
+        "--num-scheduler-steps", type=int, default=1, help="queued together (default 1)"
+    )
+    parser.add_argument("--step-loops", action="store_true", help="as one launch, on a GPU")
+    parser.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        help="queue a step while the last still runs (default: on a GPU)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the traffic (default 0)")
     args = parser.parse_args(argv)
     options = {
@@ -284,7 +294,15 @@ def main(argv: list[str] | None = None) -> int:
         "max_num_batched_tokens": 192,
     }
     blocks = 1 + 2 * args.max_num_seqs + MAX_MODEL_LEN // 16  # a third of what would be used
-    busy = LLM(args.model, max_num_seqs=args.max_num_seqs, num_kv_blocks=blocks, **options)
+    busy = LLM(
+        args.model,
+        max_num_seqs=args.max_num_seqs,
+        num_kv_blocks=blocks,
+        num_scheduler_steps=args.num_scheduler_steps,
+        step_loops=args.step_loops,
+        async_scheduling=args.async_scheduling,
+        **options,
+    )
     alone = LLM(
         args.model,
         max_num_seqs=1,

@@ -223,6 +223,68 @@ def few_rows_of_linear_have_the_bits_of_one(kernels: Kernels) -> None:
         assert_same_bits(f"linear rows {rows}", run(linear, [x[rows], weight], {}), [whole[rows]])
 
 
+def fused_products_are_one_after_the_other(kernels: Kernels) -> None:
+    """The fused kernels of few rows give the bits of the products that they stand for."""
+    linear_add, swiglu = kernels["linear_add"], kernels["norm_swiglu"]
+    for case in linear_add.cases:
+        residual, *product = case_arrays(linear_add, case, "bfloat16")
+        (sums,) = run(kernels["linear"], product, {})
+        expected = run(kernels["add"], [residual, sums], {})
+        found = run(linear_add, [residual, *product], {})
+        assert_same_bits(f"linear_add {case.name}", found, expected)
+    for case in swiglu.cases:
+        arrays = case_arrays(swiglu, case, "bfloat16")
+        (sums,) = run(kernels["norm_linear"], arrays, case.attrs)
+        expected = run(kernels["silu_and_mul"], [sums], {})
+        assert_same_bits(f"norm_swiglu {case.name}", run(swiglu, arrays, case.attrs), expected)
+    rope = kernels["norm_rope_append"]
+    for case in rope.cases:
+        arrays = case_arrays(rope, case, "bfloat16")
+        k_cache, v_cache, x, positions, slots, gain, weight, cos_sin, *bias = arrays
+        eps, q_size = ({key: case.attrs[key]} for key in ("eps", "q_size"))
+        (qkv,) = run(kernels["norm_linear"], [x, gain, weight, *bias], eps)
+        appended = [k_cache, v_cache, qkv, cos_sin, positions, slots]
+        expected = run(kernels["rope_append"], appended, q_size)
+        assert_same_bits(f"norm_rope_append {case.name}", run(rope, arrays, case.attrs), expected)
+    swiglu = kernels["linear_swiglu"]
+    for case in swiglu.cases:
+        arrays = case_arrays(swiglu, case, "bfloat16")
+        (sums,) = run(kernels["linear"], arrays, {})
+        expected = run(kernels["silu_and_mul"], [sums], {})
+        assert_same_bits(f"linear_swiglu {case.name}", run(swiglu, arrays, {}), expected)
+
+
+def tiles_of_few_rows_stand_alone(kernels: Kernels) -> None:
+    """A row of LINEAR_ADD_RMS_NORM has the same bits whatever rows are beside it."""
+    kernel = kernels["linear_add_rms_norm"]
+    case = _case(kernel, "sixteen_rows")
+    residual, x, *constants = case_arrays(kernel, case, "bfloat16")
+    whole = run(kernel, [residual, x, *constants], case.attrs)
+    for rows in (slice(0, 1), slice(5, 14)):
+        part = run(kernel, [residual[rows], x[rows], *constants], case.attrs)
+        assert_same_bits(f"linear_add_rms_norm rows {rows}", part, [out[rows] for out in whole])
+
+
+def few_streamed_rows_stand_alone(kernels: Kernels) -> None:
+    """A row has the same bits whatever rows are beside it, where as many share a fragment."""
+    for name in ("linear_add", "norm_linear", "norm_swiglu", "linear_swiglu"):
+        kernel = kernels[name]
+        for case_name, rows in (
+            ("two_rows", slice(1, 2)),
+            ("eight_rows", slice(2, 7)),
+            ("sixteen_rows", slice(3, 13)),
+        ):
+            if case_name not in [case.name for case in kernel.cases]:
+                continue
+            case = _case(kernel, case_name)
+            arrays = case_arrays(kernel, case, "float16")
+            of_rows = [operand.shape[0] == "tokens" for operand in kernel.supplied]
+            part = [a[rows] if cut else a for a, cut in zip(arrays, of_rows, strict=False)]
+            (whole,) = run(kernel, arrays, case.attrs)
+            what = f"{name} {case_name} rows {rows}"
+            assert_same_bits(what, run(kernel, part, case.attrs), [whole[rows]])
+
+
 def decode_rows_stand_alone(kernels: Kernels) -> None:
     """With batch_invariant, a row of decode attention has the same bits alone and in a batch."""
     decode = kernels["paged_decode_attention"]
@@ -518,6 +580,24 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         rounded_once("linear"),
         linear_rows_stand_alone,
         few_rows_of_linear_have_the_bits_of_one,
+    ),
+    "linear_residual": (orders_agree("linear_residual"), rounded_once("linear_residual")),
+    **{
+        name: (
+            orders_agree(name, ("bfloat16",)),
+            fused_products_are_one_after_the_other,
+            few_streamed_rows_stand_alone,
+        )
+        for name in ("linear_add", "norm_linear", "norm_swiglu", "linear_swiglu")
+    },
+    "norm_rope_append": (
+        orders_agree("norm_rope_append", ("bfloat16",)),
+        fused_products_are_one_after_the_other,
+    ),
+    "linear_add_rms_norm": (
+        orders_agree("linear_add_rms_norm", ("bfloat16",)),
+        rounded_once("linear_add_rms_norm"),
+        tiles_of_few_rows_stand_alone,
     ),
     "rope_append": (
         orders_agree("rope_append"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,24 +68,29 @@ class RecordingRunner(ModelRunner):
 
     logits: dict[int, dict[int, bytes]]  # by seed and position of the token that they tell
     seeds: dict[int, int]  # of each slot
+    submitted: deque[list[tuple[int, int]]]  # (seed, position) of each row of steps in flight
 
     def write_slot(self, slot, params, **request):
         self.seeds[slot] = request["seed"]
         super().write_slot(slot, params, **request)
 
-    def run(self, chunks):
-        outputs = super().run(chunks)
-        row = 0
+    def submit(self, decode_slots, positions, chunks=(), **options):
+        ticket = super().submit(decode_slots, positions, chunks, **options)
+        rows = list(zip(decode_slots.tolist(), positions.tolist(), strict=True))
         for chunk in chunks:
-            positions = [chunk.start + i + 1 for i in range(len(chunk.prompt_targets))]
+            rows += [(chunk.slot, chunk.start + i + 1) for i in range(len(chunk.prompt_targets))]
             if chunk.samples:
-                positions.append(chunk.start + len(chunk.token_ids))
-            known = self.logits.setdefault(self.seeds[chunk.slot], {})
-            for position in positions:
-                found = outputs["logits"][row].tobytes()
-                assert known.setdefault(position, found) == found, "differs after a preemption"
-                row += 1
-        assert row == len(outputs["logits"])
+                rows.append((chunk.slot, chunk.start + len(chunk.token_ids)))
+        self.submitted.append([(self.seeds[slot], position) for slot, position in rows])
+        return ticket
+
+    def collect(self, ticket):
+        outputs = super().collect(ticket)
+        rows = self.submitted.popleft()
+        for (seed, position), logits in zip(rows, outputs["logits"], strict=True):
+            known = self.logits.setdefault(seed, {})
+            found = logits.tobytes()
+            assert known.setdefault(position, found) == found, "differs after a preemption"
         return outputs
 
 
@@ -142,7 +148,7 @@ class Server:
             output_logits=True,
         )
         runner = RecordingRunner(plan, self.weights, self.device, mode=self.mode, poison=True)
-        runner.logits, runner.seeds = {}, {}
+        runner.logits, runner.seeds, runner.submitted = {}, {}, deque()
         for name, array in runner.state.items():
             if "cache" in name:  # whatever is read before it is written shows
                 self.device.write(array[1:], np.full(array[1:].shape, np.nan, array.dtype))

@@ -38,6 +38,7 @@ class ModelRun:
         ladder: Ladder | None = None,
         device: Device | None = None,
         source: str = "test",
+        loops: bool = False,
     ) -> None:
         self.config = config
         device = device or CpuDevice()
@@ -60,7 +61,9 @@ class ModelRun:
             ladder=ladder,
             output_logits=True,
         )
-        self.runner = ModelRunner(plan, weights, device, poison=poison, mode=mode, debug=True)
+        self.runner = ModelRunner(
+            plan, weights, device, poison=poison, mode=mode, debug=True, loops=loops
+        )
         for name, array in self.runner.state.items():
             if "cache" in name:  # whatever is read before it is written shows
                 device.write(array[1:], np.full(array[1:].shape, np.nan, array.dtype))

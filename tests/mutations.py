@@ -259,9 +259,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("dead rows are repeated", "any_live && !all_made", "!all_made"),
         ("one step too many", "made >= static_cast<unsigned>", "made > static_cast<unsigned>"),
         ("the number of steps is no limit", "any_live && !all_made &&", "any_live &&"),
-        ("the host's word is not heard", " && is_before(stop, launch[0])", ""),
+        ("the host's word is not heard", " && is_before(stop, first_step)", ""),
         ("the loop's own number is not enough", "is_before(stop, ", "is_before(stop - 1, "),
         ("steps made are one short", "first + 1u", "first"),
+        ("a step is made before the first", "begins != 0 ? 0u : ", ""),
         ("made and first swapped", "(first) << 32 | made", "(made) << 32 | first"),
         ("the end is always in one place", "[first % ring_steps]", "[0]"),
         ("only one thread looks", "__syncthreads_or(live) != 0", "live"),
@@ -486,6 +487,17 @@ MUTATIONS: tuple[Mutation, ...] = (
             "gates = x_row[2 * column], ups = x_row[2 * column + 1]",
         ),
         ("rows of half the length", "+ 2 * row * vectors", "+ row * vectors"),
+        (
+            "rounded before the product",
+            "silu<T>(to_float(gates.v[k])) *",
+            "to_float(from_float<T>(silu<T>(to_float(gates.v[k])))) *",
+        ),
+        ("no guard after the row's end", "if (column >= vectors) return;", ""),
+        ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
+    ),
+    *_bugs(
+        "silu_and_mul",
+        "silu.cuh",
         ("wrong sign in exp", "1.0f + expf(-gate)", "1.0f + expf(gate)"),
         ("wrong sign in the fast exp", "1.0f + __expf(-gate)", "1.0f + __expf(gate)"),
         (
@@ -498,15 +510,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "__fdividef(gate, 1.0f + __expf(-gate))",
             "__fdividef(gate * __expf(gate), 1.0f + __expf(gate))",
         ),
-        (
-            "rounded before the product",
-            "silu<T>(to_float(gates.v[k])) *",
-            "to_float(from_float<T>(silu<T>(to_float(gates.v[k])))) *",
-        ),
         ("sigmoid in place of SiLU", "return gate / ", "return 1.0f / "),
         ("sigmoid of 16 bits in place of SiLU", "__fdividef(gate,", "__fdividef(1.0f,"),
-        ("no guard after the row's end", "if (column >= vectors) return;", ""),
-        ("the block's part of a row ignored", "blockIdx.y * kThreads + threadIdx.x", "threadIdx.x"),
     ),
     # ------------------------------------------------------------------------------ rope_append
     *_bugs(
@@ -684,6 +689,276 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     *_bugs(
         "linear",
+        "linear_stream.cuh",
+        (
+            "the bias of a unit's first column",
+            "sums[g] + (bias != nullptr ? to_float(bias[output])",
+            "sums[g] + (bias != nullptr ? to_float(bias[unit * Stream::kColumns])",
+        ),
+        (
+            "columns after the last are stored by a unit",
+            "      if (output < out_features) {\n        const float sum = sums[g]",
+            "      {\n        const float sum = sums[g]",
+        ),
+        ("units too few", "(out_features + Stream::kColumns - 1) /", "out_features /"),
+        (
+            "no wait for the launch before",
+            "const auto prepare = [&](T*) { wait_for_previous_kernel(); };",
+            "const auto prepare = [&](T*) {};",
+        ),
+    ),
+    *_bugs(
+        "linear",
+        "stream_linear.cuh",
+        (
+            "weights after the last row are read",
+            "return min(unit * kColumns + column, out_features - 1);",
+            "return unit * kColumns + column;",
+        ),
+        (
+            "teams of a launch counted as blocks",
+            "const int teams = gridDim.x * kRowTeams, own_team = blockIdx.x * kRowTeams + team;",
+            "const int teams = gridDim.x, own_team = blockIdx.x;",
+        ),
+        ("the last unit of a team left out", "unit < end; first +=", "unit < end - 1; first +="),
+        ("parts overlap", "part * steps * kStep + lane", "part * kStep + lane"),
+        ("pieces overlap", "first_k + piece * kSegment;\n#pragma", "first_k;\n#pragma"),
+        (
+            "one piece of x for all",
+            "row * in_features + first_k + piece * kSegment;",
+            "row * in_features + first_k;",
+        ),
+        ("rows of x after the last are read", "min(own_rows[half], tokens - 1)", "own_rows[half]"),
+        (
+            "the second half of a fragment's rows is empty",
+            "half == 0 || both",
+            "half == 0",
+        ),
+        (
+            "the second half is taken for empty a row too early",
+            "both = tokens > 8 / kSegments",
+            "both = tokens > 8 / kSegments + 1",
+        ),
+        (
+            "a step of a load's elements left out",
+            "for (int i = 0; i < 4; i += 2) {\n              const unsigned b",
+            "for (int i = 0; i < 2; i += 2) {\n              const unsigned b",
+        ),
+        ("the next unit's weights come too late", "go_to(unit + 1);", "go_to(unit);"),
+        (
+            "weights of the same step again",
+            "next[g] += kAhead * kStep;",
+            "next[g] += 0;",
+        ),
+        ("rows after the last are finished", "if (own_rows[half] < tokens) {\n", "{\n"),
+        (
+            "the other column's piece",
+            "piece == left_piece ? left : piece == left_piece + 1 ? right : 0.0f",
+            "piece == left_piece ? right : piece == left_piece + 1 ? left : 0.0f",
+        ),
+        (
+            "pieces of a lane's own columns alone",
+            "kSegments == 4 ? 13 : 4;",
+            "kSegments == 4 ? 9 : 4;",
+        ),
+        (
+            "a part left out",
+            "int other = 1; other < kDepthWarps",
+            "int other = 2; other < kDepthWarps",
+        ),
+        (
+            "turns share one place",
+            "add_parts(sums, has_sums, part, turn % 2)",
+            "add_parts(sums, has_sums, part, 0)",
+        ),
+    ),
+    *_bugs(
+        "linear",
+        "stream_linear.py",
+        ("too many pieces for three rows", "8 if tokens <= 2 else", "8 if tokens <= 3 else"),
+        ("loads ahead that do not divide the row", "if steps % n == 0)", "if steps >= n)"),
+    ),
+    # ------------------------------------------------------------------------------- linear_add
+    *_bugs(
+        "linear_add",
+        "linear_add.cu",
+        (
+            "the residual of another half",
+            "from_float<T>(before[half][g] + product)",
+            "from_float<T>(before[0][g] + product)",
+        ),
+        ("rounded once", "to_float(from_float<T>(sum))", "sum"),
+        (
+            "a missing bias is read",
+            "(bias != nullptr ? to_float(bias[output]) : 0.0f)",
+            "to_float(bias[output])",
+        ),
+        ("no residual", "from_float<T>(before[half][g] + product)", "from_float<T>(product)"),
+        (
+            "residuals after the last are read",
+            "min(output_of(unit, g, column), out_features - 1)",
+            "output_of(unit, g, column)",
+        ),
+        ("columns after the last are stored", "if (output < out_features) {", "{"),
+    ),
+    # ---------------------------------------------------------------------- linear_add_rms_norm
+    *_bugs(
+        "linear_add_rms_norm",
+        "linear_add_rms_norm.cu",
+        ("a part left out", "int part = 1; part < kParts", "int part = 2; part < kParts"),
+        ("no bias", "if (bias != nullptr) total += to_float(bias[i * kWidth + k]);", ""),
+        ("the bias of another column", "bias[i * kWidth + k]", "bias[k]"),
+        (
+            "a product that is not rounded",
+            "total = to_float(from_float<T>(total));",
+            "",
+        ),
+        (
+            "the norm reads the sum before it is rounded",
+            "const float value = to_float(held[h].v[k]);",
+            "const float value = to_float(residual[(first + i) * kWidth + k]) + total;",
+        ),
+        ("no eps", " / out_features + eps)", " / out_features)"),
+        ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
+        (
+            "parts lie a row apart",
+            "part * part_vectors + first",
+            "part * vectors + first",
+        ),
+        (
+            "no guard after the row's end",
+            "if (i < vectors) {\n      held[h]",
+            "if (true) {\n      held[h]",
+        ),
+    ),
+    # ---------------------------------------------------------------------------- linear_swiglu
+    *_bugs(
+        "linear_swiglu",
+        "linear_swiglu.cu",
+        ("gate and up swapped", "silu<T>(gate) * up", "silu<T>(up) * gate"),
+        ("products not rounded", "to_float(from_float<T>(sums[g]))", "sums[g]"),
+        ("gates in place of what they scale", "gate : inter + gate", "gate : gate"),
+        ("gates after the last are stored", "if (output < inter) {", "{"),
+    ),
+    *_bugs(
+        "linear_swiglu",
+        "stream_linear.cuh",
+        ("the first fragment's sums for all", "results[half / 2][g]", "results[0][g]"),
+        (
+            "rows of the first fragment alone",
+            "(lane / 4 + 8 * half) /",
+            "(lane / 4 + 8 * (half % 2)) /",
+        ),
+    ),
+    # ------------------------------------------------------------------------------ norm_linear
+    *_bugs(
+        "norm_linear",
+        "norm_linear.cu",
+        ("no bias", "sums[g] + (bias != nullptr ? to_float(bias[output]) : 0.0f)", "sums[g]"),
+        ("columns after the last are stored", "if (output < out_features) {", "{"),
+        (
+            "out's row stride is x's",
+            "static_cast<long long>(row) * out_features",
+            "static_cast<long long>(row) * in_features",
+        ),
+    ),
+    *_bugs(
+        "norm_linear",
+        "stream_linear.cuh",
+        ("no eps", "rsqrtf(total / in_features + eps)", "rsqrtf(total / in_features)"),
+        (
+            "the sum of squares, not their mean",
+            "rsqrtf(total / in_features + eps)",
+            "rsqrtf(total + eps)",
+        ),
+        (
+            "a warp's squares left out",
+            "int w = 0; w < kWarps; ++w) total",
+            "int w = 1; w < kWarps; ++w) total",
+        ),
+        ("the first row's squares for all", "total += partial[row][w]", "total += partial[0][w]"),
+        ("no gain", "scale * to_float(gains[h].v[k]));", "scale);"),
+        (
+            "rows are read before all have been normalised",
+            "        }\n      }\n    }\n    __syncthreads();\n  }\n\n private:",
+            "        }\n      }\n    }\n  }\n\n private:",
+        ),
+        (
+            "squares are read before all are there",
+            "if (lane == 0) partial[row][warp] = squares;\n    }\n    __syncthreads();",
+            "if (lane == 0) partial[row][warp] = squares;\n    }",
+        ),
+        (
+            "copies are read before they have ended",
+            "    cp_async_wait<0>();  // a thread reads what it has copied itself\n",
+            "",
+        ),
+    ),
+    # ------------------------------------------------------------------------- norm_rope_append
+    *_bugs(
+        "norm_rope_append",
+        "norm_rope_append.cu",
+        (
+            "cosines and sines swapped",
+            "sines[which][g] = angles[half + index]",
+            "sines[which][g] = angles[index]",
+        ),
+        (
+            "rotated the other way",
+            "left * cosines[which][g] - right",
+            "left * cosines[which][g] + right",
+        ),
+        (
+            "v is rotated too",
+            "head < heads + kv_heads;  // a",
+            "head < heads + 2 * kv_heads;  // a",
+        ),
+        (
+            "pairs of neighbours, not of halves",
+            "pair % half + (column < kPairs ? 0 : half)",
+            "pair % half + (column < kPairs ? 0 : 1)",
+        ),
+        (
+            "pairs after the last are read",
+            "min(unit * kPairs + column % kPairs, pairs - 1)",
+            "unit * kPairs + column % kPairs",
+        ),
+        ("pairs after the last are stored", "if (pair < pairs) {", "{"),
+        ("a dead row's angles are read", "if (slots[which] < 0) return;", ""),
+        ("a dead row's k and v are stored", "          continue;\n", ""),
+        (
+            "a dead row's q is not written",
+            "if (head < heads) target[0] = target[half] = from_float<T>(0.0f);",
+            "",
+        ),
+        ("slot 0 is dead", "if (slot < 0) {", "if (slot <= 0) {"),
+        ("v's head counted from k's", "(is_rotated ? 0 : kv_heads)", "0"),
+        ("offset in a block forgotten", "slot % block_size;", "0;"),
+        ("k and v swapped", "is_rotated ? k_cache : v_cache", "is_rotated ? v_cache : k_cache"),
+        ("the first half's bias for both", "bias[first + half]", "bias[first]"),
+        ("rotated before it is rounded", "left = to_float(a), right", "left = sums[g], right"),
+        (
+            "another row's slot",
+            "slots[which] = slot_mapping[row];",
+            "slots[which] = slot_mapping[0];",
+        ),
+    ),
+    # ------------------------------------------------------------------------------ norm_swiglu
+    *_bugs(
+        "norm_swiglu",
+        "norm_swiglu.cu",
+        ("gate and up swapped", "silu<T>(gate) * up", "silu<T>(up) * gate"),
+        ("products not rounded", "to_float(from_float<T>(sums[g]))", "sums[g]"),
+        ("gates in place of what they scale", "gate : inter + gate", "gate : gate"),
+        (
+            "gates after the last are read",
+            "min(unit * kGates + column % kGates, inter - 1)",
+            "unit * kGates + column % kGates",
+        ),
+        ("gates after the last are stored", "if (output < inter) {", "{"),
+    ),
+    *_bugs(
+        "linear",
         "linear_tiles.cuh",
         (
             "a chunk of one row lies where another's does",
@@ -855,6 +1130,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             "outputs_of_block = outputs *",
             "outputs_of_block = 2 *",
         ),
+    ),
+    # -------------------------------------------------------------------------- linear_residual
+    *_bugs(
+        "linear_residual",
+        "linear_residual.py",
+        ("nothing is added", "MatrixProduct(adds_residual=True)", "MatrixProduct()"),
+        ("the residual is subtracted", "widen(residual) + product", "product - widen(residual)"),
+        ("the product is added to itself", "store(widen(residual)", "store(product"),
     ),
     # ------------------------------------------------------------------- paged_decode_attention
     *_bugs(

@@ -100,13 +100,13 @@ def test_mistakes_are_told_to_the_task_that_made_them(folder):
 def test_a_failed_step_fails_the_requests_and_not_the_engine(folder):
     async def main():
         async with AsyncLLM(folder, **OPTIONS) as llm:
-            run = llm.llm.runner.run
+            submit = llm.llm.runner.submit
 
-            def broken(chunks):
-                llm.llm.runner.run = run
+            def broken(*step, **options):
+                llm.llm.runner.submit = submit
                 raise FloatingPointError("planted")
 
-            llm.llm.runner.run = broken
+            llm.llm.runner.submit = broken
             with pytest.raises(FloatingPointError, match="planted"):
                 await llm.complete("The quick", GREEDY)
             return await llm.complete("The quick", GREEDY)

@@ -19,6 +19,7 @@ from cugraphs.cli import (
 from cugraphs.decode_bench import (
     BenchModel,
     DecodeTimes,
+    Queueing,
     RandomCacheRunner,
     length_of,
     stand_in_tokenizer,
@@ -99,7 +100,7 @@ def tiny(length, device=None):
         ),
         (
             ["decode", "--shape", "smollm2-135m", "--prompt", "8192"],
-            "sequences are 8,333 tokens long, expected at most 8,192, the model's limit",
+            "sequences are 8,334 tokens long, expected at most 8,192, the model's limit",
         ),
         (
             ["padding", "--shape", "llama-3.2-1b", "--pair", "8:8"],
@@ -155,7 +156,8 @@ def test_no_prompt_is_computed_and_every_sequence_gets_its_tokens():
     length = length_of(40, 12)
     bench = tiny(length)
     runner = RandomCacheRunner(bench, bench.plan(Ladder(3, [3]), length=length), "none")
-    assert time_engine(runner, batch=3, prompt_tokens=40, tokens=12) > 0
+    one_by_one = Queueing(steps_ahead=0)
+    assert time_engine(runner, batch=3, prompt_tokens=40, tokens=12, queueing=one_by_one) > 0
     counts = runner.counts
     # 8 tokens to warm up and 12 that are timed; the first token of each comes with the prompts.
     assert counts.eager_steps == {"graphs are off": 20}
@@ -211,7 +213,8 @@ def test_decode_prints_its_mode_and_writes_a_record(on_cpu, folder, tmp_path, ca
     options = ["--dtype", "float32", "--batch", "1", "2", "--prompt", "20", "--tokens", "4"]
     assert main(["bench", "decode", folder, *options, "--mode", "none", "--json", str(file)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].endswith("random weights; mode none (EAGER, launch by launch: not decode speed)")
+    mode = "none (EAGER, launch by launch: not decode speed), steps queued one, while the last runs"
+    assert out[0].endswith(f"random weights; mode {mode}")
     assert out[1].startswith("Toy, driver 1.0 (CUDA 1.0), CuPy 1.0, ")
     assert out[2] == "ceilings, measured now: 4.000 TB/s read, 800 TFLOP/s of bf16 matrix products"
     assert "mode none (EAGER" in out[3] and "GPU replay" in "".join(out)
@@ -232,7 +235,7 @@ def test_shares_of_8b_are_those_of_its_weights_and_cache(monkeypatch):
     model = Llama(config, "bfloat16")
     length = length_of(128, 128)
     bench = BenchModel("8b", model, config, config.vocab_size, "bfloat16", length, {}, CpuDevice())
-    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args: None)
+    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args, **how: None)
     times = DecodeTimes(64, 128, 128, step_ms=8.0, replay_ms=7.5, launch_us=4.0)
     monkeypatch.setattr(bench_decode, "time_decode", lambda runner, **work: times)
     result = bench_decode.measure(bench, H200, 64, 128, 128, "full")
@@ -253,7 +256,7 @@ def test_many_rows_are_bound_by_flops(monkeypatch):
     model = Llama(config, "bfloat16")
     length = length_of(128, 128)
     bench = BenchModel("8b", model, config, config.vocab_size, "bfloat16", length, {}, CpuDevice())
-    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args: None)
+    monkeypatch.setattr(bench_decode, "RandomCacheRunner", lambda *args, **how: None)
     times = DecodeTimes(512, 128, 128, step_ms=20.0)
     monkeypatch.setattr(bench_decode, "time_decode", lambda runner, **work: times)
     result = bench_decode.measure(bench, H200, 512, 128, 128, "none")

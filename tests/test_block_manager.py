@@ -1,5 +1,6 @@
 """Blocks are neither lost nor shared, whatever sequences ask for."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +9,29 @@ from cugraphs import block_manager
 from cugraphs.block_manager import SCRATCH_BLOCK, BlockManager
 
 
+def make_blocks(num_blocks, block_size, **options):
+    sizes = {"num_slots": 5, "max_blocks": num_blocks, **options}
+    return BlockManager(num_blocks, block_size, **sizes)
+
+
+def grow(blocks, slot, num_tokens):
+    """Whether there was room; what was appended is where the manager says."""
+    before, counts = blocks.tables.copy(), blocks.counts.copy()
+    appended = blocks.grow(np.int32([slot]), np.int32([num_tokens]))
+    if appended is None:
+        return False
+    slots, indices = appended
+    before[slots, indices] = blocks.tables[slots, indices]
+    np.testing.assert_array_equal(before, blocks.tables)
+    counts[slot] += len(slots)
+    np.testing.assert_array_equal(counts, blocks.counts)
+    return True
+
+
 def test_the_scratch_block_is_not_for_sequences():
-    blocks = BlockManager(5, block_size=4)
+    blocks = make_blocks(5, block_size=4)
     assert (blocks.num_usable, blocks.num_free) == (4, 4)
-    assert blocks.grow(0, 16)
+    assert grow(blocks, 0, 16)
     assert sorted(blocks.block_table(0)) == [1, 2, 3, 4]
     assert SCRATCH_BLOCK == 0
 
@@ -20,65 +40,65 @@ def test_the_scratch_block_is_not_for_sequences():
     ("num_tokens", "num_blocks"), [(0, 0), (1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3)]
 )
 def test_blocks_for(num_tokens, num_blocks):
-    assert BlockManager(9, block_size=16).blocks_for(num_tokens) == num_blocks
+    assert make_blocks(9, block_size=16).blocks_for(num_tokens) == num_blocks
 
 
 def test_a_pool_without_usable_blocks_is_refused():
     with pytest.raises(ValueError, match="BlockManager: num_blocks is 1, expected at least 2"):
-        BlockManager(1, block_size=16)
+        make_blocks(1, block_size=16)
 
 
 def test_growing_keeps_the_blocks_there_are_and_their_order():
-    blocks = BlockManager(9, block_size=4)
-    assert blocks.grow(0, 5)
-    before = list(blocks.block_table(0))
-    assert blocks.grow(1, 4)
-    assert blocks.grow(0, 12)
+    blocks = make_blocks(9, block_size=4)
+    assert grow(blocks, 0, 5)
+    before = blocks.block_table(0)
+    assert grow(blocks, 1, 4)
+    assert grow(blocks, 0, 12)
     assert blocks.block_table(0)[:2] == before
     assert len(blocks.block_table(0)) == 3
-    assert blocks.grow(0, 1)  # never shrinks
+    assert grow(blocks, 0, 1)  # never shrinks
     assert len(blocks.block_table(0)) == 3
 
 
 def test_a_refusal_changes_nothing():
-    blocks = BlockManager(5, block_size=4)
-    assert blocks.grow(0, 8)
-    assert not blocks.grow(0, 17)
-    assert not blocks.grow(1, 9)
+    blocks = make_blocks(5, block_size=4)
+    assert grow(blocks, 0, 8)
+    assert not grow(blocks, 0, 17)
+    assert not grow(blocks, 1, 9)
     assert (len(blocks.block_table(0)), blocks.block_table(1), blocks.num_free) == (2, [], 2)
     blocks.check_invariant()
 
 
 def test_freed_blocks_are_given_out_last():
-    blocks = BlockManager(6, block_size=1)
-    assert blocks.grow(0, 2)
+    blocks = make_blocks(6, block_size=1)
+    assert grow(blocks, 0, 2)
     freed = set(blocks.block_table(0))
     blocks.free(0)
     blocks.free(0)  # a second time changes nothing
-    assert blocks.grow(1, 5)
+    assert grow(blocks, 1, 5)
     assert set(blocks.block_table(1)[-2:]) == freed
 
 
 def computed(blocks, seq_id, tokens):
     """A sequence that was admitted and has computed all of its tokens; the hit tokens."""
-    prefix = blocks.cached_prefix(tokens)
+    prefix = blocks.cached_prefix(np.int32(tokens))
     assert blocks.admit(seq_id, len(tokens), prefix)
-    blocks.register(seq_id, lambda begin, end: tokens[begin:end], len(tokens))
+    blocks.register(seq_id, np.int32(tokens), len(tokens))
     blocks.check_invariant()
     return len(prefix) * blocks.block_size
 
 
 def test_a_prefix_by_hand():
-    blocks = BlockManager(20, block_size=4)
+    blocks = make_blocks(20, block_size=4)
     first = list(range(10, 23))  # three full blocks and a token
     assert computed(blocks, 0, first) == 0
-    table = list(blocks.block_table(0))
-    assert blocks.cached_prefix(first) == table[:3]
+    table = blocks.block_table(0)
+    assert blocks.cached_prefix(np.int32(first)) == table[:3]
     # The last token is always computed, so a prompt of whole blocks shares all but the last one.
-    assert blocks.cached_prefix(first[:12]) == table[:2]
-    assert blocks.cached_prefix(first[:8] + [0] * 9) == table[:2]
-    assert blocks.cached_prefix([0, *first[1:]]) == []  # the chain begins with the first token
-    assert blocks.cached_prefix([*first[:4], 0, *first[5:]]) == table[:1]
+    assert blocks.cached_prefix(np.int32(first[:12])) == table[:2]
+    assert blocks.cached_prefix(np.int32(first[:8] + [0] * 9)) == table[:2]
+    assert blocks.cached_prefix(np.int32([0, *first[1:]])) == []  # the first counts
+    assert blocks.cached_prefix(np.int32([*first[:4], 0, *first[5:]])) == table[:1]
     # Shared while the first one runs, and after it has ended.
     assert computed(blocks, 1, [*first[:8], 7, 7, 7]) == 8
     assert blocks.block_table(1)[:2] == table[:2] and blocks.block_table(1)[2] not in table
@@ -90,27 +110,27 @@ def test_a_prefix_by_hand():
 
 
 def test_the_least_recently_used_end_of_a_prefix_goes_first():
-    blocks = BlockManager(5, block_size=2)
+    blocks = make_blocks(5, block_size=2)
     computed(blocks, 0, [1, 2, 3, 4])
     blocks.free(0)
     computed(blocks, 1, [5, 6])
     blocks.free(1)
     assert (blocks.num_cached, blocks.num_free) == (3, 4)
-    assert blocks.grow(2, 4)  # one free block, and the end of the older prefix
+    assert grow(blocks, 2, 4)  # one free block, and the end of the older prefix
     blocks.check_invariant()
-    assert len(blocks.cached_prefix([1, 2, 3, 4, 9])) == 1
-    assert len(blocks.cached_prefix([5, 6, 9])) == 1
+    assert len(blocks.cached_prefix(np.int32([1, 2, 3, 4, 9]))) == 1
+    assert len(blocks.cached_prefix(np.int32([5, 6, 9]))) == 1
     assert blocks.num_evicted == 1
-    assert blocks.grow(2, 8) and not blocks.grow(2, 9)
-    assert blocks.cached_prefix([5, 6, 9]) == [] and blocks.num_evicted == 3
+    assert grow(blocks, 2, 8) and not grow(blocks, 2, 9)
+    assert blocks.cached_prefix(np.int32([5, 6, 9])) == [] and blocks.num_evicted == 3
 
 
 def test_what_rests_in_the_cache_is_not_counted_twice():
-    blocks = BlockManager(4, block_size=2)
+    blocks = make_blocks(4, block_size=2)
     computed(blocks, 0, [1, 2, 3, 4, 5, 6])
     blocks.free(0)
     tokens = [1, 2, 3, 4, 5, 6, 7, 8]
-    prefix = blocks.cached_prefix(tokens)
+    prefix = blocks.cached_prefix(np.int32(tokens))
     assert len(prefix) == 3 and blocks.num_free == 3
     assert not blocks.admit(1, len(tokens), prefix)  # a fourth block there is not
     blocks.check_invariant()
@@ -119,9 +139,9 @@ def test_what_rests_in_the_cache_is_not_counted_twice():
 
 
 def test_without_prefix_caching_nothing_is_kept():
-    blocks = BlockManager(9, block_size=2, prefix_caching=False)
+    blocks = make_blocks(9, block_size=2, prefix_caching=False)
     computed(blocks, 0, [1, 2, 3, 4])
-    assert blocks.cached_prefix([1, 2, 3]) == []
+    assert blocks.cached_prefix(np.int32([1, 2, 3])) == []
     blocks.free(0)
     assert blocks.num_cached == 0
 
@@ -129,21 +149,37 @@ def test_without_prefix_caching_nothing_is_kept():
 def test_equal_hashes_of_other_tokens_do_not_match(monkeypatch):
     """128 bits do not collide by chance; where they are made to, the tokens tell."""
     monkeypatch.setattr(block_manager, "_digest", lambda parent, tokens: b"same")
-    blocks = BlockManager(9, block_size=2)
+    blocks = make_blocks(9, block_size=2)
     computed(blocks, 0, [1, 2])
-    assert len(blocks.cached_prefix([1, 2, 9])) == 1
-    assert blocks.cached_prefix([3, 4, 9]) == []
+    assert len(blocks.cached_prefix(np.int32([1, 2, 9]))) == 1
+    assert blocks.cached_prefix(np.int32([3, 4, 9])) == []
 
 
 def test_a_lost_and_a_shared_block_are_found():
-    blocks = BlockManager(4, block_size=1)
-    blocks.grow(0, 2)
-    taken = blocks.block_table(0).pop()
+    blocks = make_blocks(4, block_size=1)
+    grow(blocks, 0, 2)
+    blocks.counts[0] = 1  # and the second one is lost
     with pytest.raises(AssertionError, match="lost or shared"):
         blocks.check_invariant()
-    blocks.block_table(0).extend([taken, blocks.block_table(0)[0]])
+    blocks.counts[0] = 2
+    blocks.check_invariant()
+    blocks.tables[0, 1] = blocks.tables[0, 0]
     with pytest.raises(AssertionError, match="lost or shared"):
         blocks.check_invariant()
+
+
+def test_many_sequences_grow_at_once_or_none_does():
+    blocks = make_blocks(9, block_size=4)
+    slots, tokens = np.int32([3, 0, 4]), np.int32([9, 4, 0])
+    where = blocks.grow(slots, tokens)
+    assert [found.tolist() for found in where] == [[3, 3, 3, 0], [0, 1, 2, 0]]
+    assert [blocks.block_table(slot) for slot in (3, 0, 4)] == [[1, 2, 3], [4], []]
+    assert blocks.grow(slots, np.int32([13, 16, 1])) is None  # five blocks of four
+    assert blocks.counts.tolist() == [1, 0, 0, 3, 0] and blocks.num_free == 4
+    where = blocks.grow(slots, np.int32([13, 8, 5]))
+    assert [found.tolist() for found in where] == [[3, 0, 4, 4], [3, 1, 0, 1]]
+    blocks.check_invariant()
+    assert len(blocks.grow(slots, np.int32([1, 1, 1]))[0]) == 0
 
 
 @given(
@@ -152,7 +188,7 @@ def test_a_lost_and_a_shared_block_are_found():
     calls=st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 30)), max_size=40),
 )
 def test_any_calls_leave_every_block_in_one_place(num_blocks, block_size, calls):
-    blocks = BlockManager(num_blocks, block_size)
+    blocks = make_blocks(num_blocks, block_size)
     tokens = dict.fromkeys(range(5), 0)  # of each sequence: the most it was given blocks for
     for seq_id, num_tokens in calls:
         if num_tokens < 0:
@@ -162,7 +198,7 @@ def test_any_calls_leave_every_block_in_one_place(num_blocks, block_size, calls)
             most = max(tokens[seq_id], num_tokens)
             others = sum(-(-n // block_size) for s, n in tokens.items() if s != seq_id)
             fits = others + -(-most // block_size) <= num_blocks - 1
-            assert blocks.grow(seq_id, num_tokens) == fits
+            assert grow(blocks, seq_id, num_tokens) == fits
             if fits:
                 tokens[seq_id] = most
         blocks.check_invariant()
@@ -179,7 +215,7 @@ def test_any_calls_leave_every_block_in_one_place(num_blocks, block_size, calls)
 )
 def test_hits_are_what_was_computed_before(num_blocks, block_size, calls):
     """A hit's blocks hold exactly the tokens of the prefix: what a reader would find in them."""
-    blocks = BlockManager(num_blocks, block_size)
+    blocks = make_blocks(num_blocks, block_size)
     contents = {}  # of each block: the tokens from the sequence's first to the block's last
     running = {}
     for seq_id, tokens in calls:
@@ -188,7 +224,7 @@ def test_hits_are_what_was_computed_before(num_blocks, block_size, calls):
             running.pop(seq_id, None)
             blocks.check_invariant()
             continue
-        prefix = blocks.cached_prefix(tokens)
+        prefix = blocks.cached_prefix(np.int32(tokens))
         for index, block in enumerate(prefix):
             assert contents[block] == tokens[: (index + 1) * block_size]
         assert len(prefix) * block_size < len(tokens)
@@ -198,5 +234,5 @@ def test_hits_are_what_was_computed_before(num_blocks, block_size, calls):
                 if index >= len(prefix):  # written now: nobody else may be reading it
                     assert all(block not in blocks.block_table(s) for s in running if s != seq_id)
                     contents[block] = tokens[: (index + 1) * block_size]
-            blocks.register(seq_id, lambda b, e, t=tokens: t[b:e], len(tokens))
+            blocks.register(seq_id, np.int32(tokens), len(tokens))
         blocks.check_invariant()

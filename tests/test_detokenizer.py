@@ -293,3 +293,39 @@ def test_stop_strings_by_hand(stops, pieces, include, expected):
 def test_bad_stop_strings_are_refused(stops):
     with pytest.raises(ValueError, match="StopStringMatcher: stops is"):
         StopStringMatcher(stops, False)
+
+
+# Plain tokens
+
+
+def test_plain_texts_by_hand():
+    tokenizer = byte_fallback()
+    ids = {piece: tokenizer.token_id(piece) for piece in ("▁", "a", "▁a", "▁▁", "你", "\ufffd")}
+    texts = {piece: tokenizer.plain_text(token_id) for piece, token_id in ids.items()}
+    # The first space of a text is dropped; these are the texts after others.
+    assert texts == {"▁": " ", "a": "a", "▁a": " a", "▁▁": "  ", "你": "你", "\ufffd": None}
+    assert tokenizer.plain_text(tokenizer.token_id("<0x41>")) is None
+    assert tokenizer.plain_text(tokenizer.token_id("</s>")) == "</s>"
+
+
+def test_bytes_of_a_character_are_not_plain():
+    tokenizer = byte_level()
+    whole = tokenizer.encode(" the", add_bos=False)
+    assert next(map(tokenizer.plain_text, whole)).startswith(" t")
+    first = tokenizer.token_id("ð")  # the byte F0, which begins an emoji
+    assert tokenizer.plain_text(first) is None
+
+
+def test_no_token_is_plain_where_the_decoder_looks_at_its_neighbours():
+    backend = tokenizers.Tokenizer(models.WordPiece({"a": 0, "##b": 1, ".": 2, "[UNK]": 3}))
+    backend.decoder = decoders.WordPiece()  # takes the space before a full stop away
+    tokenizer = wrap(backend)
+    assert [tokenizer.plain_text(token_id) for token_id in range(3)] == [None] * 3
+    assert "".join(pieces_of(tokenizer, [0], [0, 2, 0, 1])) == " a. ab"
+
+
+def test_a_long_run_of_plain_tokens_keeps_what_a_later_one_needs():
+    tokenizer = byte_fallback()
+    a, byte = tokenizer.token_id("a"), tokenizer.token_id("<0xE4>")
+    output = [a] * 500 + [byte, byte, a]
+    assert "".join(pieces_of(tokenizer, [a], output)) == "a" * 500 + "\ufffd\ufffda"

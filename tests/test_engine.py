@@ -41,6 +41,7 @@ def engine(folder):
 def run_all(engine):
     while engine.has_unfinished():
         engine.step()
+        engine.blocks.check_invariant()
     engine.blocks.check_invariant()
     assert engine.blocks.num_free == engine.blocks.num_usable
 
@@ -49,10 +50,11 @@ def test_a_request_grows_by_one_token_a_step(engine):
     request = engine.add_request([BOS, 40, 50], GREEDY, "text")
     assert request.output().outputs[0].token_ids == ()
     for count in range(1, 6):
-        assert engine.step() == [request]
+        found = engine.step()
         output = request.output()
         assert len(output.outputs[0].token_ids) == count
         assert output.finished == (count == 5)
+        assert found == ([output] if count == 5 else [])
     assert (output.prompt, output.prompt_token_ids) == ("text", (BOS, 40, 50))
     assert not engine.has_unfinished()
     assert engine.step() == []
@@ -114,13 +116,13 @@ def test_abort_of_a_finished_request_changes_nothing(engine):
 def test_abort_within_a_step_comes_after_it(engine, monkeypatch):
     """As when the garbage collector finds a stream that nobody holds any more."""
     request, other = (engine.add_request([BOS, 40], GREEDY) for _ in range(2))
-    run = engine._runner.run
+    submit = engine._runner.submit
 
-    def run_and_abort(chunks):
+    def submit_and_abort(*step, **options):
         engine.abort(request)
-        return run(chunks)
+        return submit(*step, **options)
 
-    monkeypatch.setattr(engine._runner, "run", run_and_abort)
+    monkeypatch.setattr(engine._runner, "submit", submit_and_abort)
     engine.step()
     monkeypatch.undo()
     assert request.output().outputs[0].finish_reason == "abort"
@@ -145,15 +147,15 @@ def test_a_failed_step_is_taken_back(engine, monkeypatch):
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, presence_penalty=2.0)
     expected = make_expected(engine, [BOS, 40, 50], params)
     request = engine.add_request([BOS, 40, 50], params)
-    run = engine._runner.run
+    collect = engine._runner.collect
     for failing in (True, False) * 9:
 
-        def fails(chunks):
-            run(chunks)
+        def fails(ticket):
+            collect(ticket)
             raise OSError("the device is gone")
 
         if failing:
-            monkeypatch.setattr(engine._runner, "run", fails)
+            monkeypatch.setattr(engine._runner, "collect", fails)
             with pytest.raises(OSError, match="gone"):
                 engine.step()
             monkeypatch.undo()
@@ -270,10 +272,15 @@ def test_the_mirror_is_the_devices_state_after_every_step(engine):
         pending = runner.mirror.num_changes
         assert pending == 0
         for name, field in runner.mirror.fields.items():
-            np.testing.assert_array_equal(runner.state[name], field, err_msg=name)
+            if name not in ("last_token", "num_computed", "done"):
+                np.testing.assert_array_equal(runner.state[name], field, err_msg=name)
         for sequence, slot in running.items():
-            if slot >= 0 and sequence.num_computed:
-                assert bool(runner.state["done"][slot]) == (sequence.finish_reason is not None)
+            assert bool(runner.state["done"][slot]) == sequence.ended
+            if not sequence.ended and sequence.prompt_is_cached:
+                token_ids = engine.scheduler.slots.known_tokens(slot)
+                assert runner.state["last_token"][slot] == token_ids[-1]
+                assert runner.state["num_computed"][slot] == len(token_ids) - 1
+                assert runner.mirror.fields["num_computed"][slot] == len(token_ids) - 1
     assert {r.output().outputs[0].finish_reason for r in requests} == {"stop", "length"}
 
 
@@ -305,7 +312,7 @@ def test_samples_of_a_request_share_its_prompt(folder):
     request = engine.add_request(prompt, params)
     engine.step()
     engine.step()
-    tables = [engine.blocks.block_table(c.sequence.seq_id)[:5] for c in request.completions]
+    tables = [engine.blocks.block_table(c.sequence.slot)[:5] for c in request.completions]
     assert all(table == tables[0] for table in tables) and len(tables[0]) == 5
     run_all(engine)
     other = make_engine(folder, prefix_caching=False)
@@ -366,9 +373,8 @@ def test_time_per_output_token_by_hand():
     clock = RequestClock(arrival_s=10.0)
     assert clock.times.queue_s is None and clock.times.time_to_first_token_s is None
     clock.begin(11.0, cached_tokens=4)
-    clock.token(13.0, is_first=True)
-    clock.token(13.0, is_first=True)
-    for _ in range(6):  # two samples of four tokens each
-        clock.token(14.0, is_first=False)
+    clock.first_token(13.0)
+    clock.first_token(14.0)
+    clock.end([4, 0, 4])
     clock.end_s = 19.0
     assert clock.times == RequestTimes(1.0, 3.0, 2.0, 9.0, 4)

@@ -63,17 +63,22 @@ class AnyTraffic(RuleBasedStateMachine):
         spare_blocks=st.sampled_from([2, 1, 4, 0, 20]),
         budget=st.sampled_from([64, 17, 200, 5]),
         prefix_caching=st.sampled_from([True, True, False]),
+        num_scheduler_steps=st.sampled_from([1, 1, 3, 16]),
+        step_loops=st.booleans(),
+        async_scheduling=st.booleans(),
     )
-    def start(self, seqs, spare_blocks, budget, prefix_caching):
+    def start(self, seqs, spare_blocks, budget, **options):
         self.llm = LLM(
             self.folder,
             max_num_seqs=seqs,
             num_kv_blocks=1 + BLOCKS_OF_ONE + spare_blocks,
             max_num_batched_tokens=budget,
-            prefix_caching=prefix_caching,
+            **options,
             **OPTIONS,
         )
         self.engine, self.max_num_seqs = self.llm.engine, seqs
+        text = self.engine._text  # waits for it, so that what fails can be repeated
+        self.engine._pipeline._give = lambda tokens: (text.put(tokens), text.drain())
         self.live = []  # (request, prompt, params)
         self.added = self.tokens = 0
 

@@ -18,7 +18,7 @@ from tiny_kernels import DOUBLE, free
 
 from cugraphs.fusion import RULES, Rule, fuse
 from cugraphs.kernel import Access, Kernel, Operand
-from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_ADD, RMS_NORM, SILU_AND_MUL
+from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_RESIDUAL, RMS_NORM, SILU_AND_MUL
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
@@ -306,7 +306,7 @@ def test_a_product_adds_the_residual_where_steps_may_have_many_rows():
         t.output(t.call(RMS_NORM, total, t.weight("norm", (8,), F32), eps=1e-5), "out")
         return fuse(t.program)
 
-    assert names(program(2048)) == ["linear_add", "rms_norm"]
+    assert names(program(2048)) == ["linear_residual", "rms_norm"]
     assert names(program(2047)) == ["linear", "add_rms_norm"]
     assert names(program(4096, batch_invariant=True)) == ["linear", "add_rms_norm"]
 
@@ -319,5 +319,5 @@ def test_a_product_that_adds_has_the_bits_of_the_plain_ops(dtype):
     )
     (product,) = LINEAR.reference(x, weight)
     (expected,) = ADD.reference(residual, product)
-    (found,) = LINEAR_ADD.reference(residual, x, weight)
+    (found,) = LINEAR_RESIDUAL.reference(residual, x, weight)
     assert found.tobytes() == expected.tobytes()

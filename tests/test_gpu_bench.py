@@ -54,3 +54,17 @@ def test_graphs_and_padding(bench):
     assert gain["eager"]["replay_ms"] is None and gain["graph"]["replay_ms"] > 0
     (padded,) = bench("padding", "--pair", "3:8", "--context", "20")["results"]
     assert padded["exact_ms"] > 0 and padded["padded_ms"] > 0 and padded["added_bytes"] > 0
+
+
+def test_prefill_is_timed_eager_and_in_pieces(bench):
+    options = ["--prompt", "5", "40", "--chunk", "16", "64", "--runs", "2"]
+    results = bench("prefill", *options)["results"]
+    assert [(r["prompt_tokens"], r["chunk_tokens"]) for r in results] == [
+        (5, 16),
+        (40, 16),
+        (5, 64),
+        (40, 64),
+    ]
+    for result in results:
+        assert result["eager_ms"] > 0 and result["pieces_ms"] > 0
+        assert 0 < result["bound_ms"] < result["eager_ms"]

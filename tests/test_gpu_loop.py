@@ -1,6 +1,10 @@
 """Steps launched together on the GPU, as replays and as one loop: bit for bit single steps."""
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,7 +64,7 @@ def test_launches_under_way_all_end_when_they_are_stopped(device):
     ring.stop()
     device.wait()
     made = [ring.steps_made(first) for first in firsts]
-    assert made[1:] == [1, 1] and 1 <= made[0] < MAX_STEPS, made
+    assert made[1:] == [0, 0] and made[0] < MAX_STEPS, made
     tokens = [run.tokens(first, MAX_STEPS, loop=first) for first in firsts]
     assert [len(part) for part in tokens] == made
 
@@ -76,7 +80,7 @@ def test_tokens_are_read_while_the_loop_runs(device):
 
 
 def test_without_conditional_nodes_the_steps_are_replayed(device, monkeypatch, caplog):
-    def refuse(step, control):
+    def refuse(begin, repeat):
         raise CaptureError("a loop cannot be captured: cuGraphAddNode fails")
 
     monkeypatch.setattr(device, "capture_loop", refuse)
@@ -89,6 +93,35 @@ def test_without_conditional_nodes_the_steps_are_replayed(device, monkeypatch, c
     other = LoopRun(device, "full")
     assert other.begin() == begun
     np.testing.assert_array_equal(tokens, other.one_by_one())
+
+
+BROKEN_STEP = """
+import numpy as np
+from loop_runs import LoopRun
+from cugraphs.cuda_device import CudaDevice
+
+run = LoopRun(CudaDevice(), "full")
+run.begin()
+run.runner.mirror.set("block_tables", 0, np.full(16, 1 << 28, np.int32))  # far outside of the cache
+first = run.launch(num_steps=12, loop=True)
+try:
+    print(run.tokens(first, 12, loop=first))
+except RuntimeError as error:
+    print("told:", error)
+"""
+
+
+def test_a_launch_that_fails_is_told_to_who_waits_for_tokens():
+    tests = Path(__file__).parent
+    done = subprocess.run(  # the error ends a process's use of the GPU
+        [sys.executable, "-c", BROKEN_STEP],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "told: cuda: a launch failed with CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout, done
 
 
 def test_a_loop_may_hold_fills_and_copies(device):
@@ -113,22 +146,28 @@ def test_a_loop_may_hold_fills_and_copies(device):
     }
     cupy.cuda.runtime.deviceSynchronize()
 
-    def step():
-        device.copy(target, source)
-        filled.data.memset_async(5, 64, device.stream)
-
-    def control(condition):
+    def control(condition, begins):
         (launch,) = prepare(
             LOOP_CONTROL,
             list(words.values()),
-            {"block_size": 4, "condition": condition},
+            {"block_size": 4, "begins": begins, "condition": condition},
             stream=int(device.stream.ptr),
             cublaslt=device.cublaslt,
             workspace=None,
         )
         return launch
 
-    loop = device.capture_loop(device.capture(step), control)
+    def repeat(condition):
+        decide = control(condition, False)
+
+        def step():
+            device.copy(target, source)
+            filled.data.memset_async(5, 64, device.stream)
+            decide()
+
+        return step
+
+    loop = device.capture_loop(lambda condition: control(condition, True), repeat)
     loop.launch()
     device.wait()
     assert (target == source).all() and (filled == 5).all()

@@ -55,7 +55,7 @@ def assert_idle(llm):
     assert engine.blocks.num_free == engine.blocks.num_usable
     assert not engine.scheduler.running
     assert not engine.scheduler.waiting
-    assert not engine._owner
+    assert not engine._requests
 
 
 def tokens_of(output, index=0):
@@ -772,6 +772,7 @@ def test_a_stream_that_nobody_holds_frees_its_blocks(llm):
         assert piece
         break
     gc.collect()
+    assert llm.engine.step() == []
     assert_idle(llm)
 
 
@@ -783,22 +784,22 @@ def test_an_interrupted_generate_leaves_no_trace(llm, monkeypatch, error, when):
     expected = llm.generate("The quick", params)[0].outputs[0]
     stream = llm.stream("The quick", params)
     pieces = [next(stream), next(stream)]
-    run, calls = llm.runner.run, itertools.count()
+    submit, calls = llm.runner.submit, itertools.count()
 
-    def interrupted(chunks):
+    def interrupted(*step, **options):
         call = next(calls)
         if call == 5 and when == "before":
             raise error
-        outputs = run(chunks)
+        ticket = submit(*step, **options)
         if call == 5:
             raise error
-        return outputs
+        return ticket
 
-    monkeypatch.setattr(llm.runner, "run", interrupted)
+    monkeypatch.setattr(llm.runner, "submit", interrupted)
     with pytest.raises(error):
         llm.generate(PROMPTS, GREEDY)
     monkeypatch.undo()
-    assert len(llm.engine._owner) == 1  # the stream's
+    assert len(llm.engine._requests) == 1  # the stream's
     pieces += stream
     assert "".join(pieces) == expected.text
     assert stream.output.outputs[0] == expected
@@ -809,10 +810,10 @@ def test_an_error_ends_the_stream_that_met_it(llm, monkeypatch):
     stream = llm.stream("The quick", GREEDY)
     next(stream)
 
-    def interrupted(chunks):
+    def interrupted(*step, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(llm.runner, "run", interrupted)
+    monkeypatch.setattr(llm.runner, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(stream)
     monkeypatch.undo()

@@ -31,7 +31,7 @@ def test_scraped_values_are_the_engines(llm):
     assert value("kv_blocks") == stats.kv_blocks and value("kv_blocks_used") == 0
     for reason, steps in stats.eager_steps.items():
         assert value("eager_steps_total", reason=reason) == steps
-    assert value("host_seconds_total", phase="run") == stats.host_seconds["run"]
+    assert value("host_seconds_total", phase="wait") == stats.host_seconds["wait"]
     assert value("time_to_first_token_seconds_count") == 2
     assert value("time_per_output_token_seconds_sum") > 0
     assert "cugraphs_steps_total" in prometheus_client.generate_latest(registry).decode()

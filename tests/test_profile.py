@@ -203,7 +203,7 @@ def test_the_table_and_the_record_hold_the_same_figures(folder, tmp_path, capsys
         OpTime("rms_norm", "", ops=5, launches=1, us=2.0, cost=Cost(1_000_000, 1)),
     )
     step = types.SimpleNamespace(ops_us=lambda advance, context: ops)
-    monkeypatch.setattr(profile, "_prepare", lambda model, args: (None, (step, 120.0)))
+    monkeypatch.setattr(profile, "_prepare", lambda model, args: (step, 120.0))
     file = tmp_path / "record.json"
     assert main(["profile", folder, "--json", str(file)]) == 0
     printed = capsys.readouterr().out

@@ -1,5 +1,8 @@
 """Every request ends, in its turn, within the limits of a step, whatever comes and goes."""
 
+from collections import deque
+
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,9 +24,11 @@ WITH_PROMPT_LOGPROBS = SamplingParams(prompt_logprobs=0)
 
 
 def make_scheduler(num_blocks=100, block_size=4, seqs=4, tokens=16, prompt_logits=8):
+    longest = num_blocks * block_size
     return Scheduler(
-        BlockManager(num_blocks, block_size),
+        BlockManager(num_blocks, block_size, num_slots=seqs, max_blocks=num_blocks),
         max_num_seqs=seqs,
+        max_model_len=longest,
         max_num_batched_tokens=tokens,
         max_prompt_logits=prompt_logits,
     )
@@ -38,24 +43,40 @@ def make_sequence(
 
 
 def run_step(scheduler):
-    """What an engine does with a step, without a model."""
-    chunks = scheduler.schedule()
-    for chunk in chunks:
-        sequence = chunk.sequence
-        samples = chunk.samples
+    """What an engine does with a step, without a model: (sequence, tokens) of each row."""
+    step = scheduler.schedule()
+    if step is None:
+        return []
+    scheduler.submit(step)
+    return collect(scheduler, step)
+
+
+def collect(scheduler, step):
+    """Sample 9 for every row of the oldest step in flight that still runs."""
+    slots = scheduler.slots
+    ran = [(slots.sequences[slot].seq_id, 1) for slot in step.decode_slots.tolist()]
+    ran += [(chunk.sequence.seq_id, chunk.num_tokens) for chunk in step.chunks]
+    sampled = step.decode_slots.tolist()
+    for chunk in step.chunks:
+        sequence, stop = chunk.sequence, chunk.start + chunk.num_tokens
         if sequence.wants_prompt_logprobs:
-            known = min(
-                sequence.num_computed + chunk.num_tokens, len(sequence.prompt_token_ids) - 1
-            )
+            known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
-        sequence.num_computed += chunk.num_tokens
-        scheduler.blocks.register(sequence.seq_id, sequence.tokens, sequence.num_computed)
-        if samples:
-            sequence.output_token_ids.append(9)
-            if len(sequence.output_token_ids) == sequence.max_tokens:
-                sequence.finish("length")
-                scheduler.finish(sequence)
-    return [(chunk.sequence.seq_id, chunk.num_tokens) for chunk in chunks]
+        sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
+        slots.num_written[sequence.slot] = stop
+        scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
+        if chunk.samples:
+            sampled.append(sequence.slot)
+    sampled = [slot for slot in sampled if not slots.ended[slot]]
+    scheduler.collect()
+    for slot in sampled:
+        position = slots.num_tokens[slot]
+        slots.token_ids[slot, position] = 9
+        slots.num_tokens[slot] += 1
+        slots.num_written[slot] = position
+        if slots.num_tokens[slot] == slots.end_position[slot]:
+            scheduler.finish(slots.sequences[slot])
+    return ran
 
 
 def add(scheduler, *sequences):
@@ -141,7 +162,7 @@ def test_a_token_budget_below_the_slots_is_refused():
 
 
 class AnyTraffic(RuleBasedStateMachine):
-    """Random arrivals, lengths, ends, aborts and interrupts, in a cache that is too small."""
+    """Random arrivals, ends, aborts and interrupts, with steps in flight, in too small a cache."""
 
     @initialize(
         seqs=st.integers(1, 5),
@@ -149,18 +170,24 @@ class AnyTraffic(RuleBasedStateMachine):
         prompt_logits=st.integers(1, 6),
         block_size=st.integers(1, 4),
         num_blocks=st.integers(4, 14),
+        depth=st.integers(0, 3),
+        num_steps=st.sampled_from([1, 1, 2, 5]),
     )
-    def start(self, seqs, spare_tokens, prompt_logits, block_size, num_blocks):
-        self.blocks = BlockManager(num_blocks, block_size)
+    def start(self, seqs, spare_tokens, prompt_logits, block_size, num_blocks, depth, num_steps):
+        sizes = {"num_slots": seqs, "max_blocks": num_blocks}
+        self.blocks = BlockManager(num_blocks, block_size, **sizes)
         self.max_num_seqs, self.max_tokens = seqs, seqs + spare_tokens
         self.max_prompt_logits = prompt_logits
+        self.depth, self.num_steps = depth, num_steps
         self.scheduler = Scheduler(
             self.blocks,
             max_num_seqs=seqs,
+            max_model_len=num_blocks * block_size,
             max_num_batched_tokens=self.max_tokens,
             max_prompt_logits=prompt_logits,
         )
         self.alive = []
+        self.in_flight = deque()
         self.next_id = 0
 
     @rule(data=st.data(), logprobs=st.booleans())
@@ -180,11 +207,15 @@ class AnyTraffic(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data):
         sequence = data.draw(st.sampled_from(self.alive))
+        slot, steps = sequence.slot, len(self.in_flight)
+        busy = slot >= 0 and self.scheduler.slots.last_step[slot] > self.scheduler._collected
         self.scheduler.finish(sequence)
         self.alive.remove(sequence)
+        assert (sequence.slot >= 0) == busy and (steps > 0 or not busy)
 
     @rule()
     def interrupt(self):
+        self.in_flight.clear()
         self.scheduler.preempt_all()
         assert self.blocks.num_free == self.blocks.num_usable
 
@@ -193,41 +224,63 @@ class AnyTraffic(RuleBasedStateMachine):
         for _ in range(count):
             self.one_step()
 
-    def one_step(self):
-        scheduler = self.scheduler
-        before = {s: (s.num_computed, s.slot, s.wants_prompt_logprobs) for s in self.alive}
-        decoding = [s for s in scheduler.running if s.num_uncomputed == 1]
-        schedule, taken, preemptions = scheduler.schedule, [], scheduler.num_preemptions
-        scheduler.schedule = lambda: (
-            taken.extend(schedule()) or self.checked(taken, before, decoding, preemptions)
-        )
-        run_step(scheduler)
-        scheduler.schedule = schedule
-        self.alive = [s for s in self.alive if s.finish_reason is None]
-
-    def checked(self, chunks, before, decoding, preemptions):
-        assert bool(chunks) == bool(self.alive)
-        assert len(chunks) <= self.max_num_seqs
-        assert len({chunk.sequence.slot for chunk in chunks}) == len(chunks)
-        assert sum(chunk.num_tokens for chunk in chunks) <= self.max_tokens
-        wanting = [chunk.num_tokens for chunk in chunks if before[chunk.sequence][2]]
-        assert sum(wanting) <= self.max_prompt_logits
-        of = {chunk.sequence: chunk for chunk in chunks}
-        for sequence, chunk in of.items():
-            assert 1 <= chunk.num_tokens <= sequence.num_uncomputed
-            assert chunk.samples == (chunk.num_tokens == sequence.num_uncomputed)
-            capacity = len(self.blocks.block_table(sequence.seq_id)) * self.blocks.block_size
-            assert sequence.num_computed + chunk.num_tokens <= capacity
+    @rule()
+    def submit(self):
+        """A step, unless too many are in flight, or one whose results must be read first."""
+        wants = any(c.sequence.wants_prompt_logprobs for s in self.in_flight for c in s.chunks)
+        if len(self.in_flight) > self.depth or wants:
+            return
+        slots = self.scheduler.slots
+        decoding = np.flatnonzero(slots.decodes & (slots.num_computed + 1 < slots.end_position))
+        before = {s: s.slot for s in self.alive}
+        preemptions = self.scheduler.num_preemptions
+        step = self.scheduler.schedule(self.num_steps)
+        preempted = self.scheduler.num_preemptions > preemptions
+        if step is None:
+            assert self.in_flight or not self.alive
+            return
+        assert not (preempted and self.in_flight)  # not all of its tokens would be known
+        rows = step.decode_slots.tolist()
+        # Those that decode wait neither for prompts nor for those that came after them.
+        assert set(rows) <= set(decoding.tolist()) and (preempted or len(rows) == len(decoding))
+        self.check_limits(step, rows)
+        for chunk in step.chunks:
+            slot = chunk.sequence.slot
+            assert chunk.start == slots.num_computed[slot]
+            stop = chunk.start + chunk.num_tokens
+            assert stop <= slots.num_tokens[slot] and stop <= self.capacity(slot)
+            assert chunk.samples == (stop == slots.num_tokens[slot])
             # A slot must be written exactly when the sequence did not hold it before, or lost it.
-            if not chunk.is_new:
-                assert sequence.slot == before[sequence][1]
-            elif before[sequence][1] != -1:
-                assert self.scheduler.num_preemptions > preemptions
-        for sequence in decoding:  # those that decode never wait for prompts
-            assert sequence in of or sequence.num_computed == 0
-            if sequence in of and not of[sequence].is_new:
-                assert of[sequence].num_tokens == 1
-        return chunks
+            assert chunk.is_new == (before[chunk.sequence] == -1) or preempted
+        for slot in rows:
+            last = min(slots.num_computed[slot] + step.num_steps, slots.end_position[slot] - 1)
+            assert last <= self.capacity(slot)
+        self.scheduler.submit(step)
+        self.in_flight.extend([step] * step.num_steps)
+
+    def check_limits(self, step, rows):
+        taken = [*rows, *(chunk.sequence.slot for chunk in step.chunks)]
+        assert len(set(taken)) == len(taken) <= self.max_num_seqs
+        assert not self.scheduler.slots.ended[taken].any()
+        assert len(rows) + sum(chunk.num_tokens for chunk in step.chunks) <= self.max_tokens
+        wanting = [c.num_tokens for c in step.chunks if c.sequence.wants_prompt_logprobs]
+        assert sum(wanting) <= self.max_prompt_logits
+        assert 1 <= step.num_steps <= self.num_steps
+        assert step.num_steps == 1 or not step.chunks
+
+    def capacity(self, slot):
+        return len(self.blocks.block_table(slot)) * self.blocks.block_size
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def collect(self):
+        collect(self.scheduler, self.in_flight.popleft())
+        self.alive = [s for s in self.alive if not s.ended]
+
+    def one_step(self):
+        self.submit()
+        if self.in_flight:
+            self.collect()
 
     @invariant()
     def blocks_and_slots_are_each_in_one_place(self):
@@ -238,8 +291,11 @@ class AnyTraffic(RuleBasedStateMachine):
         slots = [sequence.slot for sequence in running]
         assert len(set(slots)) == len(slots)
         assert all(0 <= slot < self.max_num_seqs for slot in slots)
-        assert all(s.slot == -1 and s.num_computed == 0 for s in waiting)
-        assert all(not self.blocks.block_table(s.seq_id) for s in waiting)
+        assert all(s.slot == -1 for s in waiting)
+        empty = [slot for slot, s in enumerate(self.scheduler.slots.sequences) if s is None]
+        assert sorted(self.scheduler._free_slots) == empty
+        assert not self.blocks.counts[empty].any()
+        assert self.scheduler.num_in_flight == len(self.in_flight)
         # First come, first served: whoever came earlier was admitted earlier.
         ids = [sequence.seq_id for sequence in [*running, *waiting]]
         assert ids == sorted(s.seq_id for s in self.alive)
@@ -249,10 +305,12 @@ class AnyTraffic(RuleBasedStateMachine):
             return
         # The sequence at the head computes one of its tokens at every step, whatever the others do.
         limit = sum(len(s.prompt_token_ids) + s.max_tokens for s in self.alive)
-        for _ in range(limit):
+        for _ in range((limit + len(self.in_flight)) * (self.depth + self.num_steps + 1)):
             self.one_step()
             self.blocks_and_slots_are_each_in_one_place()
-        assert not self.alive
+            if not self.alive and not self.in_flight:
+                break
+        assert not self.alive and not self.in_flight
         assert self.blocks.num_free == self.blocks.num_usable
 
 

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cugraphs.kernels import APPLY_CHANGES
+from cugraphs.kernels.advance import append_tokens
 from cugraphs.program import Kind
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.sequence_state import SequenceState
@@ -11,6 +14,7 @@ from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
     Chunk,
+    DecodeRows,
     begin_decode,
     begin_mixed,
     fill_decode,
@@ -41,7 +45,7 @@ def test_a_decode_step_by_hand():
     assert {name: str(dim) for name, dim in t.program.dims.items()} == {"rows": "rows"}
     inputs = stale_arrays(t, rows=4)
     fill_launch(inputs, 2**32 + 7, 3)
-    fill_decode(inputs, [Chunk([11], 5, [3, 7], slot=2), Chunk([12], 8, [9, 2, 1], slot=0)])
+    fill_decode(inputs, np.int32([2, 0]))
     assert as_lists(inputs) == {"launch": [7, 3], "row_ids": [2, 0, -1, -1]}
 
 
@@ -81,6 +85,27 @@ def test_a_mixed_step_by_hand():
         "row_logprobs": [3, 3, 2, -1, -1, -1],
         "logits_indices": [0, 1, 2, 5, -1, -1],
         "new_token_ids": [5, 6, 8, 20, 21, 30, 0, 0],
+    }
+
+
+def test_decode_rows_go_before_the_chunks_of_a_mixed_step():
+    t = Tracer()
+    sizes = {"max_tokens": 16, "max_seqs": 4, "max_logits": 8, "block_size": 4}
+    begin_mixed(t, STATE.declare(t), declare_ring(t, 8), **sizes)
+    inputs = stale_arrays(t, tokens=9, seqs=4, logits=6)
+    fill_launch(inputs, 1)
+    rows = DecodeRows(np.int32([3, 0]), np.int32([7, 9]), np.int32([-1, 2]))
+    fill_mixed(inputs, [Chunk([5, 6, 8], 0, slot=1), Chunk([9], 4, slot=2, samples=False)], rows)
+    assert as_lists(inputs) == {
+        "launch": [1, 1],
+        "query_start_loc": [0, 1, 2, 5, 6],
+        "slot_ids": [3, 0, 1, 2],
+        "row_ids": [3, 0, 1, -1, -1, -1],
+        "sample_positions": [7, 9, 3, 0, 0, 0],
+        "target_ids": [-1] * 6,
+        "row_logprobs": [-1, 2, -1, -1, -1, -1],
+        "logits_indices": [0, 1, 4, -1, -1, -1],
+        "new_token_ids": [-1, -1, 5, 6, 8, 9, 0, 0, 0],
     }
 
 
@@ -166,44 +191,61 @@ def test_only_what_differs_is_sent():
     assert pair.send() == 1
     pair.mirror.set("top_k", 1, 5)
     assert pair.send() == 0
-    table = [3, 7]
-    decode = Chunk([11], 5, table, slot=2)
-    pair.mirror.place([decode])
-    assert pair.send() == 4  # last_token, num_computed, two blocks
-    # The step moves both on, so the next one needs nothing; a new block is one word.
-    for position in (6, 7):
-        tokens, rows, at = np.int32([40]), np.int32([2]), np.int32([position])
-        for state in (pair.fields, pair.mirror.fields):
-            state["last_token"][2], state["num_computed"][2] = 40, position
-        pair.mirror.advance(tokens, rows, at)
-        pair.mirror.place([Chunk([40], position, table, slot=2)])
-        assert pair.send() == 0
-    table.append(9)
-    pair.mirror.place([Chunk([40], 7, table, slot=2)])
-    assert pair.send() == 1 and pair.fields["block_tables"][2].tolist() == [3, 7, 9]
-    # Only what was appended is looked at, and a table that got shorter is written anew.
-    pair.mirror.place([Chunk([40], 7, table, slot=2)])
+    pair.mirror.begin_chunk(Chunk([1, 2], 5, slot=2))
+    assert pair.send() == 1  # num_computed
+    pair.mirror.begin_chunk(Chunk([1, 2], 5, slot=2))
     assert pair.send() == 0
-    del table[1:]
-    pair.mirror.place([Chunk([40], 7, table, slot=2)])
-    assert pair.send() == 2 and pair.fields["block_tables"][2].tolist() == [3, 0, 0]
-    table.append(8)
-    pair.mirror.place([Chunk([40], 7, table, slot=2)])
-    assert pair.send() == 1 and pair.fields["block_tables"][2].tolist() == [3, 8, 0]
+    pair.mirror.write_table(2, [3, 7])
+    assert pair.send() == 2 and pair.fields["block_tables"][2].tolist() == [3, 7, 0]
+    pair.mirror.set_blocks(np.int32([2, 0]), np.int32([2, 1]), np.int32([9, 4]))
+    assert pair.send() == 2 and pair.fields["block_tables"][2].tolist() == [3, 7, 9]
+    assert pair.fields["block_tables"][0].tolist() == [0, 4, 0]
     # A shorter table of another sequence clears what it does not use.
-    pair.mirror.place([Chunk([1, 2], 0, [5], slot=2)])
-    pair.send()
-    assert pair.fields["block_tables"][2].tolist() == [5, 0, 0]
-    assert pair.fields["num_computed"][2] == 0
+    pair.mirror.write_table(2, [3])
+    assert pair.send() == 2 and pair.fields["block_tables"][2].tolist() == [3, 0, 0]
 
 
-def test_a_slot_that_was_done_runs_again():
+def test_a_chunk_by_hand_brings_all_that_its_slot_holds_of_it():
     pair = Pair()
-    for state in (pair.fields, pair.mirror.fields):
-        state["done"][3] = 1
-    pair.mirror.place([Chunk([1], 0, [5], slot=3)])
     pair.send()
-    assert pair.fields["done"][3] == 0
+    pair.mirror.place(Chunk([11], 5, [3, 7], slot=2, num_logprobs=4))
+    pair.send()
+    at = {name: field[2].tolist() for name, field in pair.fields.items()}
+    assert at["block_tables"] == [3, 7, 0] and at["num_logprobs"] == 4
+    assert (at["last_token"], at["num_computed"], at["done"]) == (11, 5, 0)
+
+
+def test_what_the_steps_move_is_sent_whatever_the_mirror_holds():
+    """A sequence ended early and the device stands elsewhere; a new one takes its slot."""
+    pair = Pair()
+    pair.send()
+    pair.mirror.advance(np.int32([2]), np.int32([30]), 1)  # as if it had gone on
+    pair.fields["num_computed"][2], pair.fields["done"][2] = 20, 1
+    defaults = {"seed": 0, "sample_index": 0, "stop_token_ids": (), "prompt_length": 3}
+    pair.mirror.write_slot(2, SamplingParams(), **defaults)
+    pair.mirror.set("num_computed", 2, 30)
+    pair.send()
+    assert (pair.fields["num_computed"][2], pair.fields["done"][2]) == (30, 0)
+
+
+@given(data=st.data())
+def test_the_mirror_knows_who_is_done_as_the_kernel_does(data):
+    slots = data.draw(st.permutations(range(4)))[: data.draw(st.integers(0, 4))]
+    mirror = StateMirror(STATE)
+    for slot in range(4):
+        stops = data.draw(st.lists(st.integers(0, 3), max_size=3))
+        params = SamplingParams(min_tokens=data.draw(st.integers(0, 3)), max_tokens=9)
+        limit = data.draw(st.integers(0, 9))
+        sizes = {"prompt_length": 2, "stop_token_ids": stops, "end_position": limit}
+        mirror.write_slot(slot, params, seed=0, sample_index=0, **sizes)
+    draw = st.lists(st.integers(0, 8), min_size=len(slots), max_size=len(slots))
+    rows, token_ids, positions = (np.int32(x) for x in (slots, data.draw(draw), data.draw(draw)))
+    state = STATE.views(mirror._words.copy())
+    moved = (state["last_token"], state["num_computed"], state["done"])
+    rules = (state["stop_ids"], state["min_position"], state["end_position"])
+    append_tokens(*moved, token_ids, rows, positions, *rules)
+    found = mirror.ends(rows, token_ids, positions)
+    assert found.dtype == bool and found.tolist() == (state["done"][rows] == 1).tolist()
 
 
 def test_token_counts_by_hand():

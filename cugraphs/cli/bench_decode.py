@@ -19,8 +19,10 @@ from cugraphs.cli.bench_session import (
 )
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
 from cugraphs.decode_bench import (
+    ONE_AHEAD,
     BenchModel,
     DecodeTimes,
+    Queueing,
     RandomCacheRunner,
     length_of,
     step_work,
@@ -28,7 +30,9 @@ from cugraphs.decode_bench import (
 )
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.ladder import Ladder
+from cugraphs.model_runner import GraphMode
 from cugraphs.step_bound import StepBound, bound_step
+from cugraphs.token_ring import MAX_STEPS
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -69,6 +73,21 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_work_options(parser, batches=[1], prompts=[128])
     parser.add_argument(
         "--mode", default="full", choices=MODES, help="full: one graph (default); none: eager"
+    )
+    parser.add_argument(
+        "--sync",
+        action="store_true",
+        help="wait for the tokens of a step before the next is queued, as nobody would",
+    )
+    parser.add_argument(
+        "--scheduler-steps",
+        type=int,
+        default=1,
+        metavar="K",
+        help="steps that are queued together (default 1)",
+    )
+    parser.add_argument(
+        "--step-loops", action="store_true", help="queue those as one launch, a loop"
     )
     parser.set_defaults(run=run)
 
@@ -125,29 +144,43 @@ def works(args: argparse.Namespace) -> list[tuple[int, int]]:
 def run(args: argparse.Namespace) -> int:
     """Time every pair, and print."""
     pairs = works(args)
-    session = BenchSession("decode", MODES[args.mode], args)
-    longest = max(length_of(prompt, args.tokens) for _, prompt in pairs)
+    check_counts("--scheduler-steps", [args.scheduler_steps], MAX_STEPS)
+    queueing = Queueing(args.scheduler_steps, 0 if args.sync else 1, args.step_loops)
+    mode = f"{MODES[args.mode]}, {queueing}"
+    session = BenchSession("decode", mode, args)
+    longest = max(length_of(prompt, args.tokens) for _, prompt in pairs) + queueing.num_steps
     session.check_length(longest)
     gpu = session.measure_gpu()
     model = session.load(longest)
     results = []
     with progress_bar(len(pairs)) as advance:
         for batch, prompt in pairs:
-            results.append(measure(model, gpu, batch, prompt, args.tokens, args.mode))
+            result = measure(model, gpu, batch, prompt, args.tokens, args.mode, queueing)
+            results.append(result)
             advance(f"{batch} x {prompt}")
-    _print(results, MODES[args.mode])
+    _print(results, mode)
     session.finish(gpu, results=results)
     return 0
 
 
 def measure(
-    model: BenchModel, gpu: GpuSpec, batch: int, prompt_tokens: int, tokens: int, mode: str
+    model: BenchModel,
+    gpu: GpuSpec,
+    batch: int,
+    prompt_tokens: int,
+    tokens: int,
+    mode: str,
+    queueing: Queueing = ONE_AHEAD,
 ) -> DecodeResult:
     """Time one batch after one prompt, in a runner of its own."""
-    length = length_of(prompt_tokens, tokens)
+    # Blocks are taken ahead for all steps that are queued together.
+    length = length_of(prompt_tokens, tokens) + queueing.num_steps
     plan = model.plan(Ladder(batch, [batch]), length=length)
-    runner = RandomCacheRunner(model, plan, "full" if mode == "full" else "none")
-    times = time_decode(runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens)
+    graph_mode: GraphMode = "full" if mode == "full" else "none"
+    runner = RandomCacheRunner(model, plan, graph_mode, loops=queueing.loops)
+    times = time_decode(
+        runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens, queueing=queueing
+    )
     context = round(times.mean_context)
     work = step_work(plan, batch, context=context, arch=gpu.arch)
     bound = bound_step(work, gpu, rows=batch, rung=batch, context=context)

@@ -81,11 +81,11 @@ def run(args: argparse.Namespace) -> int:
     gpu = session.measure_gpu()
     model = session.load(length)
     with progress_bar(1) as advance:
-        runner, (step, replay_us) = _prepare(model, args)
+        step, replay_us = _prepare(model, args)
         context = args.prefill or args.prompt + _REPLAYS
         ops = step.ops_us(advance, context=context)
     profile = StepProfile(_words(args), ops, replay_us)
-    del runner, step
+    del step  # with its memory
     if args.plot is not None:
         profile = _draw(model, args, profile)
     _print(profile, gpu)
@@ -93,23 +93,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _prepare(
-    model: BenchModel, args: argparse.Namespace
-) -> tuple[ProfiledRunner, tuple[ProfiledStep, float]]:
-    """The runner, the step that is asked for with its inputs in place, and its replay's time."""
+def _prepare(model: BenchModel, args: argparse.Namespace) -> tuple[ProfiledStep, float]:
+    """The step that is asked for, its inputs in place, and the time of its replay in us."""
     if args.prefill:
         plan = model.plan(Ladder(1, [1]), length=args.prefill + 2, prefill_tokens=args.prefill)
         runner = ProfiledRunner(model, plan, "none")
-        return runner, prefill_step(runner, args.prefill, replays=8)
+        return prefill_step(runner, args.prefill, replays=8)
     plan = model.plan(Ladder(args.batch, [args.batch]), length=length_of(args.prompt, _REPLAYS))
     runner = ProfiledRunner(model, plan, "full")
-    return runner, decode_step(runner, args.batch, prompt_tokens=args.prompt, replays=_REPLAYS)
+    return decode_step(runner, args.batch, prompt_tokens=args.prompt, replays=_REPLAYS)
 
 
 def _draw(model: BenchModel, args: argparse.Namespace, profile: StepProfile) -> StepProfile:
     """Run the step with kernels that note the clock, and draw it."""
     stamped = BenchModel(**{**vars(model), "device": CudaDevice(build=(STAMPED,))})
-    _, (step, _) = _prepare(stamped, args)
+    step, _ = _prepare(stamped, args)
     spans, stamped_us = timeline(step)
     title = f"{model.name}, {profile.step}: {stamped_us:,.0f} us, kernels noting the clock"
     draw_timeline(spans, title, args.plot)

@@ -81,7 +81,8 @@ def emulate(
             library.register(list(buffers.values()))
         for launch in launches:
             if isinstance(launch, MatrixProduct):
-                _matrix_product({name: guarded.array for name, guarded in memory.items()})
+                arrays_of = {name: guarded.array for name, guarded in memory.items()}
+                _matrix_product(launch, arrays_of)
                 continue
             for part in launch.on(""):
                 assert library is not None
@@ -183,11 +184,11 @@ def _buffer(operand: Operand, guarded: GuardedArray | None) -> Buffer:
     return Buffer(operand.name, *where, writable, fresh, operand.constant)
 
 
-def _matrix_product(arrays: Mapping[str, Array]) -> None:
+def _matrix_product(product: MatrixProduct, arrays: Mapping[str, Array]) -> None:
     """``out = x @ weight.T (+ bias) (+ residual)``, which cuBLASLt computes on the GPU."""
-    product = arrays["x"].astype(np.float32) @ arrays["weight"].astype(np.float32).T
+    result = arrays["x"].astype(np.float32) @ arrays["weight"].astype(np.float32).T
     if "bias" in arrays:
-        product += arrays["bias"].astype(np.float32)
-    if "residual" in arrays:
-        product += arrays["residual"].astype(np.float32)
-    arrays["out"][...] = product
+        result += arrays["bias"].astype(np.float32)
+    if product.adds_residual:
+        result += arrays["residual"].astype(np.float32)
+    arrays["out"][...] = result

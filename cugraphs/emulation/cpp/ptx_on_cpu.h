@@ -76,6 +76,12 @@ struct Ptx {
     emu_copy_wait(kGroupsLeft);
   }
 
+  void load_once(unsigned (&result)[4], const void* from) const {
+    if (reinterpret_cast<uintptr_t>(from) % 16) emu_fail(site, "misaligned load of 16 bytes");
+    emu_access(from, 16, false, site);
+    memcpy(result, from, 16);
+  }
+
   template <int kMatrices, bool kTransposed>
   void ldmatrix(unsigned* result, const void* row) const {
     if (emu_lane() < 8 * kMatrices) {  // the addresses of the other lanes are not used
@@ -117,6 +123,7 @@ struct Ptx {
 #define cp_async16 emu::Ptx{EMU_SITE}.cp_async16
 #define cp_async_commit emu::Ptx{EMU_SITE}.cp_async_commit
 #define cp_async_wait emu::Ptx{EMU_SITE}.cp_async_wait
+#define load_once emu::Ptx{EMU_SITE}.load_once
 #define ldmatrix_x2 emu::Ptx{EMU_SITE}.ldmatrix_x2
 #define ldmatrix_x4 emu::Ptx{EMU_SITE}.ldmatrix_x4
 #define ldmatrix_x2_trans emu::Ptx{EMU_SITE}.ldmatrix_x2_trans

@@ -1,0 +1,158 @@
+"""Linear, residual addition and RMSNorm, for up to 16 rows.
+
+``sum = residual + (x @ weight.T + bias)``, ``out = rms_norm(sum, gain)``. The matrix is cut along
+in_features too, so that it keeps every multiprocessor busy, and what adds the parts' sums does the
+rest.
+
+Rounding: the product is rounded as LINEAR stores it, and ``sum`` at its store, which the norm reads
+rounded; so the results are those of LINEAR, ADD and RMS_NORM, one after the other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cugraphs.kernel import (
+    CUDA_TYPES,
+    DTYPES,
+    WORKSPACE,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    Operand,
+)
+
+from .add_rms_norm import ADD_RMS_NORM
+from .case_arrays import Make, normal
+from .launch_shapes import row_shape, vector_width
+from .linear import LINEAR
+from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
+from .stream_linear import STREAM_DTYPES, stream_benchmarks
+
+
+def reference(
+    residual: Array,
+    x: Array,
+    weight: Array,
+    gain: Array,
+    bias: Array | None = None,
+    *,
+    eps: float,
+) -> tuple[Array, Array]:
+    """Multiply by a weight as checkpoints store it, add to the residual stream, and normalise.
+
+    Args:
+        residual: T [tokens, out_features].
+        x: T [tokens, in_features].
+        weight: T [out_features, in_features].
+        gain: the norm's weight, T [out_features].
+        bias: T [out_features], or None.
+        eps: added to the mean square.
+
+    Returns:
+        ``sum`` and ``out``, both T [tokens, out_features].
+    """
+    (product,) = LINEAR.reference(x, weight, bias)
+    total, out = ADD_RMS_NORM.reference(residual, product, gain, eps=eps)
+    return total, out
+
+
+def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
+    """The product's cost, two more arrays and the norm's weight; the flops of all three."""
+    elements = axes["tokens"] * axes["out_features"]
+    rows = {"tokens": axes["tokens"], "hidden": axes["out_features"]}
+    rest = ADD_RMS_NORM.cost(rows, dtype, eps=eps)
+    more = (2 * elements + axes["out_features"]) * DTYPES[dtype].itemsize
+    return LINEAR.cost(axes, dtype) + Cost(more, rest.flops)
+
+
+def check(axes: Axes, *, eps: float) -> None:
+    """Refuse sizes that the tiles of few rows do not take."""
+    tokens, in_features = axes["tokens"], axes["in_features"]
+    if tokens > MAX_FEW_ROWS:
+        raise ValueError(
+            f"linear_add_rms_norm: tokens is {tokens}, expected at most {MAX_FEW_ROWS}; use the "
+            "kernels that it stands for"
+        )
+    if few_rows_parts(in_features) < 2:
+        raise ValueError(
+            f"linear_add_rms_norm: in_features is {in_features}, expected a multiple of 8 and at "
+            "least 128, which there are parts of"
+        )
+
+
+def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
+    """Tiles that leave the sums of parts, then one block a row."""
+    tokens, out_features = axes["tokens"], axes["out_features"]
+    parts = few_rows_parts(axes["in_features"])
+    width = vector_width(dtype, out_features)
+    threads, held = row_shape(out_features // width)
+    arguments = (CUDA_TYPES[dtype], width, threads, held, parts)
+    return (
+        few_rows_tiles(axes, dtype, parts),
+        Launch(
+            function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
+            grid=(tokens, 1, 1),
+            block=threads,
+            scalars=(np.int32(out_features), np.float32(eps)),
+            operands=("sum", "out", WORKSPACE, "residual", "gain", "bias"),
+            programmatic=True,
+        ),
+    )
+
+
+def workspace(axes: Axes, dtype: str, *, eps: float) -> int:
+    """The sums of the parts."""
+    return 4 * few_rows_parts(axes["in_features"]) * axes["tokens"] * axes["out_features"]
+
+
+def _inputs(
+    tokens: int, in_features: int, out_features: int, *, bias: bool = False, scale: float = 1.0
+) -> Make:
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        residual = normal(rng, dtype, (tokens, out_features), scale)
+        x = normal(rng, dtype, (tokens, in_features), scale)
+        weight = normal(rng, dtype, (out_features, in_features), in_features**-0.5)
+        arrays = (residual, x, weight, 1 + normal(rng, dtype, (out_features,), 0.25))
+        return (*arrays, normal(rng, dtype, (out_features,))) if bias else arrays
+
+    return make
+
+
+_EPS = {"eps": 1e-5}
+
+LINEAR_ADD_RMS_NORM = Kernel(
+    name="linear_add_rms_norm",
+    operands=(
+        Operand("sum", ("tokens", "out_features"), "T", Access.WRITE),
+        Operand("out", ("tokens", "out_features"), "T", Access.WRITE),
+        Operand("residual", ("tokens", "out_features"), "T"),
+        Operand("x", ("tokens", "in_features"), "T"),
+        Operand("weight", ("out_features", "in_features"), "T", constant=True),
+        Operand("gain", ("out_features",), "T", constant=True),
+        Operand("bias", ("out_features",), "T", optional=True, constant=True),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    cuda_dtypes=STREAM_DTYPES,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
+    workspace=workspace,
+    cases=(
+        Case("one_row", _inputs(1, 256, 48), _EPS),
+        Case("nine_rows_bias", _inputs(9, 264, 72, bias=True), _EPS),
+        Case("sixteen_rows", _inputs(16, 520, 264), _EPS),
+        Case("odd_columns", _inputs(11, 128, 45, bias=True), _EPS),
+        Case("held_vectors", _inputs(3, 136, 2568), _EPS),
+        Case("small_scale", _inputs(10, 256, 64, scale=1e-3), _EPS),  # shows a wrong eps
+    ),
+    benchmarks=stream_benchmarks(_inputs, ("o", "down"), _EPS, (16,)),
+)

@@ -1,0 +1,102 @@
+"""Linear and SwiGLU, for few rows: ``silu_and_mul(x @ weight.T)``.
+
+Rounding: the product is rounded as LINEAR stores it, so the results are those of LINEAR followed by
+SILU_AND_MUL.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
+
+from .case_arrays import Make, normal
+from .linear import LINEAR
+from .silu_and_mul import SILU_AND_MUL
+from .stream_linear import (
+    STREAM_DTYPES,
+    check_streams,
+    stream_benchmarks,
+    stream_shape,
+)
+
+
+def reference(x: Array, weight: Array) -> tuple[Array]:
+    """Multiply by a weight, and gate the second half with the first half's SiLU.
+
+    Args:
+        x: T [tokens, in_features].
+        weight: T [2*inter, in_features].
+
+    Returns:
+        T [tokens, inter].
+    """
+    (product,) = LINEAR.reference(x, weight)
+    (out,) = SILU_AND_MUL.reference(product)
+    return (out,)
+
+
+def cost(axes: Axes, dtype: str) -> Cost:
+    """x, the weight and the result move once; the flops of both."""
+    tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
+    elements = tokens * in_features + 2 * inter * in_features + tokens * inter
+    gates = SILU_AND_MUL.cost({"tokens": tokens, "inter": inter}, dtype)
+    flops = 2 * tokens * in_features * 2 * inter + gates.flops
+    return Cost(elements * DTYPES[dtype].itemsize, flops)
+
+
+def check(axes: Axes) -> None:
+    """Refuse sizes that streaming does not take."""
+    check_streams("linear_swiglu", axes)
+
+
+def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """One launch, of teams of warps that share the weight."""
+    tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
+    shape = stream_shape(tokens, in_features, 2 * inter)
+    return (
+        Launch(
+            function=shape.function("linear_swiglu", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
+            programmatic=True,
+        ),
+    )
+
+
+def _inputs(tokens: int, in_features: int, inter: int) -> Make:
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        x = normal(rng, dtype, (tokens, in_features))
+        return x, normal(rng, dtype, (2 * inter, in_features), in_features**-0.5)
+
+    return make
+
+
+LINEAR_SWIGLU = Kernel(
+    name="linear_swiglu",
+    operands=(
+        Operand("out", ("tokens", "inter"), "T", Access.WRITE),
+        Operand("x", ("tokens", "in_features"), "T"),
+        Operand("weight", ("2*inter", "in_features"), "T", constant=True),
+    ),
+    reference=reference,
+    cost=cost,
+    check=check,
+    cuda_dtypes=STREAM_DTYPES,
+    source=Path(__file__).with_suffix(".cu"),
+    launches=launches,
+    cases=(
+        Case("one_row", _inputs(1, 256, 24)),
+        Case("two_rows", _inputs(2, 2048, 17)),
+        Case("three_rows", _inputs(3, 1024, 19)),
+        Case("eight_rows", _inputs(8, 192, 270)),
+        Case("nine_rows", _inputs(9, 1024, 21)),
+        Case("sixteen_rows", _inputs(16, 320, 34)),
+        Case("one_gate", _inputs(1, 1792, 1)),
+    ),
+    benchmarks=stream_benchmarks(_inputs, ("gate_up",), row_counts=(1, 16)),
+)

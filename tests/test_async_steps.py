@@ -1,0 +1,222 @@
+"""Steps in flight, several at once, as loops that end themselves: the tokens of one at a time."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
+from tiny_model import BOS, write_tiny_model
+
+from cugraphs import LLM, SamplingParams
+from cugraphs.ladder import Ladder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("async_steps") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What each gets alone, one step at a time."""
+    outputs = []
+    for prompt, params in requests_of_every_kind():
+        engine = make_engine(folder, max_num_seqs=2)
+        request = engine.add_request(prompt, params)
+        finish(engine)
+        outputs.append(request.output())
+    return outputs
+
+
+@pytest.mark.parametrize("way", OTHERS)
+@pytest.mark.parametrize("num_blocks", [None, 20], ids=["roomy", "tight"])
+def test_answers_are_those_of_one_at_a_time(folder, expected, way, num_blocks):
+    """They come step by step, so that others join while some run, and slots are taken again."""
+    engine = make_engine(folder, way, num_blocks=num_blocks)
+    requests = []
+    for prompt, params in requests_of_every_kind():
+        requests.append(engine.add_request(prompt, params))
+        for _ in range(2):
+            engine.step()
+            engine.blocks.check_invariant()
+    finish(engine)
+    assert (engine.scheduler.num_preemptions > 0) == (num_blocks is not None)
+    for request, wanted in zip(requests, expected, strict=True):
+        output = request.output()
+        assert output.outputs == wanted.outputs and output.prompt_logprobs == wanted.prompt_logprobs
+    tokens = sum(len(answer.token_ids) for wanted in expected for answer in wanted.outputs)
+    assert engine.stats().generated_tokens == tokens
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_aborts_midway_leave_the_others_alone(folder, expected, way):
+    """Whose slot is free at once takes the next prompt, while steps with the old row are queued."""
+    engine = make_engine(folder, way)
+    rng = np.random.default_rng(9)
+    asked, live, done = requests_of_every_kind(), {}, {}
+    for number, (prompt, params) in enumerate(asked):
+        live[number] = engine.add_request(prompt, params)
+        for _ in range(int(rng.integers(0, 3))):
+            engine.step()
+            engine.blocks.check_invariant()
+        if rng.random() < 0.4:
+            dropped = int(rng.choice(list(live)))
+            request = live.pop(dropped)
+            engine.abort(request)
+            assert request.finished
+            for found, wanted in zip(
+                request.output().outputs, expected[dropped].outputs, strict=True
+            ):
+                assert found.token_ids == wanted.token_ids[: len(found.token_ids)]
+    done = dict(live)
+    finish(engine)
+    assert len(done) < len(asked)
+    for number, request in done.items():
+        assert request.output().outputs == expected[number].outputs
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expected, way):
+    engine = make_engine(folder, way)
+    runner = engine._runner
+    submit, collect = runner.submit, runner.collect
+    requests = [engine.add_request(*asked) for asked in requests_of_every_kind()]
+    for number in range(200):
+        if not engine.has_unfinished():
+            break
+
+        def failing_submit(*step, number=number, **how):
+            tickets = submit(*step, **how)
+            if number % 5 == 2:
+                raise OSError("planted")
+            return tickets
+
+        def failing_collect(ticket, number=number):
+            outputs = collect(ticket)
+            if number % 5 == 4:
+                raise OSError("planted")
+            return outputs
+
+        runner.submit, runner.collect = failing_submit, failing_collect
+        with contextlib.suppress(OSError):
+            engine.step()
+        engine.blocks.check_invariant()
+    runner.submit, runner.collect = submit, collect
+    finish(engine)
+    assert engine.scheduler.num_preemptions > 20
+    for request, wanted in zip(requests, expected, strict=True):
+        output = request.output()
+        assert output.outputs == wanted.outputs and output.prompt_logprobs == wanted.prompt_logprobs
+
+
+@pytest.mark.parametrize("num_steps", [2, 4])
+@pytest.mark.parametrize("ahead", [1, 3, 6])
+def test_loops_that_end_early_with_others_behind_them(folder, expected, num_steps, ahead):
+    """The host stops some loops at once: they make one step, and those behind them start there."""
+    engine = make_engine(folder, "loops of 4")
+    engine._pipeline._num_steps, engine._pipeline._steps_ahead = num_steps, ahead
+    runner, rng = engine._runner, np.random.default_rng(num_steps)
+    submit, collect = runner.submit, runner.collect
+    not_made = 0
+
+    def stopped(*step, **how):
+        if rng.random() < 0.5:
+            runner.ring.stop(runner.ring.next_step)
+        return submit(*step, **how)
+
+    def counted(ticket):
+        nonlocal not_made
+        outputs = collect(ticket)
+        not_made += outputs is None and engine.scheduler.num_in_flight > num_steps
+        return outputs
+
+    runner.submit, runner.collect = stopped, counted
+    requests = [engine.add_request(*asked) for asked in requests_of_every_kind()]
+    finish(engine)
+    for request, wanted in zip(requests, expected, strict=True):
+        assert request.output().outputs == wanted.outputs
+    assert not_made > 0 or ahead + 1 < num_steps  # with others behind
+
+
+def test_steps_are_ahead_of_their_tokens(folder):
+    engine = make_engine(folder, "async")
+    engine.add_request([BOS, 40], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+        assert engine.scheduler.num_in_flight == 1
+    engine = make_engine(folder, "4 at once")
+    engine.add_request([BOS, 40], SamplingParams(temperature=0, max_tokens=10, ignore_eos=True))
+    in_flight = []
+    while engine.has_unfinished():
+        engine.step()
+        in_flight.append(engine.scheduler.num_in_flight)
+    # The prompt, four steps, four; of the last four one is of use, the others have dead rows.
+    assert in_flight[:9] == [0, 3, 2, 1, 0, 3, 2, 1, 0] and in_flight[-1] == 0
+
+
+def test_tokens_of_steps_at_once_stream_one_by_one(folder):
+    engine = make_engine(folder, "16 at once, async")
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    request = engine.add_request([BOS, 40], params, streams=True)
+    lengths, outputs = [], []
+    while engine.has_unfinished():
+        outputs += engine.step()
+        lengths.append(len(request.output().outputs[0].token_ids))
+    assert lengths[:20] == list(range(1, 21))
+    assert [len(o.outputs[0].token_ids) for o in outputs] == [1] * 20
+    assert "".join(o.outputs[0].text for o in outputs) == request.output().outputs[0].text
+    assert [o.finished for o in outputs] == [False] * 19 + [True]
+
+
+@pytest.mark.parametrize(("way", "most"), [("async", 2), ("loops of 64", 2), ("sync", 1)])
+def test_a_newcomer_waits_for_no_more_than_what_is_in_flight(folder, way, most):
+    """Steps until its first token, its own included; a loop ends when it comes."""
+    engine = make_engine(folder, way)
+    long = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
+    engine.add_request([BOS, 40], long)
+    for _ in range(5):
+        engine.step()
+    newcomer = engine.add_request([BOS, 50], long)
+    steps = engine.stats().steps
+    while not newcomer.output().outputs[0].token_ids:
+        engine.step()
+    # On the CPU a loop has made all of its steps by now: those that are there are collected first.
+    in_flight = 64 if way == "loops of 64" else 0
+    assert engine.stats().steps - steps <= most + in_flight
+    finish(engine)
+
+
+def test_a_batch_above_the_ladder_is_stepped_one_by_one(folder, expected):
+    ladder = Ladder(4, [1, 2], max_capture_size=2, off_ladder="split")
+    engine = make_engine(folder, "4 at once, async", ladder=ladder)
+    requests = [engine.add_request(*asked) for asked in requests_of_every_kind()]
+    finish(engine)
+    for request, wanted in zip(requests, expected, strict=True):
+        assert request.output().outputs == wanted.outputs
+    assert engine.stats().off_ladder_steps > 0
+
+
+def test_llm_takes_the_options(folder):
+    options = {"device": "cpu", "max_num_seqs": 3, "max_model_len": 64, "batch_invariant": True}
+    prompts = ["The quick", "Once upon", "a", "over the", "dog"]
+    params = [SamplingParams(seed=i, max_tokens=7 + 5 * i) for i in range(5)]
+    expected = LLM(folder, **options).generate(prompts, params)
+    for more in (
+        {"async_scheduling": True},
+        {"num_scheduler_steps": 8},
+        {"num_scheduler_steps": 64, "async_scheduling": True},
+        {"num_scheduler_steps": 8, "step_loops": True, "async_scheduling": True},
+    ):
+        llm = LLM(folder, **options, **more)
+        found = llm.generate(prompts, params)
+        assert [o.outputs for o in found] == [o.outputs for o in expected]
+        pieces = list(llm.stream(prompts[0], params[0]))
+        assert "".join(pieces) == expected[0].outputs[0].text
+        assert not llm.engine.has_unfinished() and llm.engine.scheduler.num_in_flight == 0
+        assert llm.engine.blocks.num_free == llm.engine.blocks.num_usable
+
+
+@pytest.mark.parametrize("steps", [0, 65, True, 2.0])
+def test_num_scheduler_steps_out_of_range_is_refused(folder, steps):
+    with pytest.raises(ValueError, match="num_scheduler_steps is"):
+        LLM(folder, device="cpu", num_scheduler_steps=steps)
