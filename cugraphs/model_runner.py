@@ -141,14 +141,19 @@ class StepPlan:
         )
         self._record(t, inputs, state, ring)
 
-    def loop_control(self, rows: int, condition: int) -> Program:
-        """What decides after a step of a loop at a rung whether there is another."""
+    def loop_control(self, rows: int, begins: bool, condition: int) -> Program:
+        """What decides whether there is another step of a loop: before the first, or after one."""
 
         def record(t: Tracer) -> None:
             state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
-            block_size = self.cache.block_size
             record_loop_control(
-                t, state, ring, rows=rows, block_size=block_size, condition=condition
+                t,
+                state,
+                ring,
+                rows=rows,
+                block_size=self.cache.block_size,
+                begins=begins,
+                condition=condition,
             )
 
         return plan_program(f"loop_control_{rows}", record).program

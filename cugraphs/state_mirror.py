@@ -68,7 +68,11 @@ class StateMirror:
 
     def take(self, changes: Array) -> None:
         """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1."""
-        taken = [self._changed.pop() for _ in range(min(len(changes), len(self._changed)))]
+        if len(self._changed) <= len(changes):
+            taken = [*self._changed]
+            self._changed = set()  # a set that was large is searched through at every pop
+        else:
+            taken = [self._changed.pop() for _ in range(len(changes))]
         changes[: len(taken), 0] = taken
         changes[: len(taken), 1] = self._words[taken]
         changes[len(taken) :, 0] = -1

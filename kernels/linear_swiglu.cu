@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     const int gate = min(unit * kGates + column % kGates, inter - 1);
     return column < kGates ? gate : inter + gate;
   };
+  const auto load_constants = [] {};
   const auto prepare = [&](T*) { wait_for_previous_kernel(); };
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
@@ -44,5 +45,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     }
   };
   const int units = (inter + kGates - 1) / kGates;
-  Stream::run(weight_row, prepare, begin, finish, x, weight, units, tokens, in_features);
+  Stream::run(
+      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
 }

@@ -44,8 +44,10 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
     const int pair = min(unit * kPairs + column % kPairs, pairs - 1);
     return pair / half * head_dim + pair % half + (column < kPairs ? 0 : half);
   };
+  typename Stream::Vector gains[Stream::kHeld];
+  const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
   const auto prepare = [&](T* rows) {
-    Stream::normalise_rows(rows, x, gain, tokens, in_features, eps);
+    Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
   // What finish needs of a unit's row: its slot, and the angles of its pairs.
   int slots[Stream::kHalves];
@@ -95,5 +97,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
     }
   };
   const int units = (pairs + kPairs - 1) / kPairs;
-  Stream::run(weight_row, prepare, begin, finish, x, weight, units, tokens, in_features);
+  Stream::run(
+      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
 }

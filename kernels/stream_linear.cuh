@@ -58,12 +58,18 @@ struct StreamLinear {
   // in the lane that has its sums: sums[g] is the result at column g * kGroupColumns + column of the
   // unit. The same lane has called begin(half, unit, row, column) before the products, to load what
   // finish needs; half tells its two calls apart. weight_row(unit, column) is the row of the weight
-  // that gives a column of a unit. prepare(rows) is called once, after the first loads of weights have
-  // begun: it waits for the launch before and, where kShared, fills rows in shared memory with the
-  // tokens rows that are multiplied.
-  template <typename WeightRow, typename Prepare, typename Begin, typename Finish>
+  // that gives a column of a unit. load_constants() is called first, so that its loads are not behind
+  // those of weights; prepare(rows) once these have begun: it waits for the launch before and, where
+  // kShared, fills rows in shared memory with the tokens rows that are multiplied.
+  template <
+      typename WeightRow,
+      typename LoadConstants,
+      typename Prepare,
+      typename Begin,
+      typename Finish>
   static __device__ __forceinline__ void run(
       const WeightRow& weight_row,
+      const LoadConstants& load_constants,
       const Prepare& prepare,
       const Begin& begin_unit,
       const Finish& finish_unit,
@@ -85,6 +91,7 @@ struct StreamLinear {
     const int begin = static_cast<int>(all_units * own_team / teams);
     const int end = static_cast<int>(all_units * (own_team + 1) / teams);
     let_next_kernel_start();
+    load_constants();
 
     const T* next[kGroups];
     const auto go_to = [&](int unit) {
@@ -186,25 +193,30 @@ struct StreamLinear {
     }
   }
 
-  // Waits for the launch before, then puts the rows of rms_norm(x) into shared memory, rounded to T.
-  // in_features is at most kHeld loads of the block.
+  // A thread's part of the norm's weight; in_features is at most kHeld loads of the block.
   static constexpr int kHeld = 4;
+  static __device__ __forceinline__ void load_gains(
+      Vector (&gains)[kHeld],
+      const T* __restrict__ gain,  // [in_features]
+      int in_features) {
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      const int i = h * kThreads + threadIdx.x;
+      if (i < in_features / kVector) gains[h] = reinterpret_cast<const Vector*>(gain)[i];
+    }
+  }
+
+  // Waits for the launch before, then puts the rows of rms_norm(x) into shared memory, rounded to T.
   static __device__ __forceinline__ void normalise_rows(
       T* rows,
-      const T* x,
-      const T* __restrict__ gain,  // [in_features]
+      const T* x,  // [tokens, in_features]
+      const Vector (&gains)[kHeld],
       int tokens,
       int in_features,
       float eps) {
     __shared__ float partial[kRows][kWarps];
     const int vectors = in_features / kVector;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    Vector gains[kHeld];
-#pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      const int i = h * kThreads + threadIdx.x;
-      if (i < vectors) gains[h] = reinterpret_cast<const Vector*>(gain)[i];
-    }
     wait_for_previous_kernel();
     start_copies(rows, x, tokens, in_features);
     cp_async_wait<0>();  // a thread reads what it has copied itself

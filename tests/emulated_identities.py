@@ -596,6 +596,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     ),
     "linear_add_rms_norm": (
         orders_agree("linear_add_rms_norm", ("bfloat16",)),
+        rounded_once("linear_add_rms_norm"),
         tiles_of_few_rows_stand_alone,
     ),
     "rope_append": (

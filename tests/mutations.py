@@ -262,6 +262,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the host's word is not heard", " && is_before(stop, first_step)", ""),
         ("the loop's own number is not enough", "is_before(stop, ", "is_before(stop - 1, "),
         ("steps made are one short", "first + 1u", "first"),
+        ("a step is made before the first", "begins != 0 ? 0u : ", ""),
         ("made and first swapped", "(first) << 32 | made", "(made) << 32 | first"),
         ("the end is always in one place", "[first % ring_steps]", "[0]"),
         ("only one thread looks", "__syncthreads_or(live) != 0", "live"),
@@ -829,11 +830,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (i < vectors) {\n      held[h]",
             "if (true) {\n      held[h]",
         ),
-    ),
-    *_bugs(
-        "linear_add_rms_norm",
-        "linear_tiles.py",
-        ("more parts than there are stages", "if depths >= parts)", "if depths >= 1)"),
     ),
     # ---------------------------------------------------------------------------- linear_swiglu
     *_bugs(
