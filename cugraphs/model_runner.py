@@ -9,9 +9,8 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 
@@ -184,8 +183,7 @@ class StepPlan:
         return plan_arena(self.programs, workspace=workspace)
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A step that was submitted.
 
     Args:
@@ -245,6 +243,7 @@ class ModelRunner:
                 **self.ring.arrays,
             }
             self.mirror = StateMirror(plan.state)
+        self.device.write(self.state[WORDS], self.mirror.take_all())
         with span("arena"):
             memory = ProgramMemory(
                 plan.programs, self.device, weights, self.state, poison=poison, debug=debug
