@@ -508,7 +508,7 @@ class ModelRunner:
         }
 
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
-        """The programs, at the sizes that a start binds and at those of long prompts, one or more."""
+        """The programs, at the sizes that a start binds and at those of long prompts."""
         plan, mixed = self.plan, self.plan.mixed.program
         found: list[tuple[Program, Mapping[str, int]]] = [
             (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
