@@ -152,7 +152,7 @@ class Soak:
             )
             self._live[request.request_id] = request, number
             self.num_added += 1
-        if self._live and self.random.random() < 0.02:
+        if self._live and self.random.random() < 0.05:
             chosen = int(self.random.choice(list(self._live)))
             request, number = self._live.pop(chosen)
             self.busy.engine.abort(request)
