@@ -509,15 +509,17 @@ class ModelRunner:
         }
 
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
-        """The programs, at the sizes that a start binds and at those of a long prompt."""
+        """The programs, at the sizes that a start binds and at those of long prompts."""
         plan, mixed = self.plan, self.plan.mixed.program
         found: list[tuple[Program, Mapping[str, int]]] = [
             (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
             for rung in plan.ladder.rungs
         ]
         rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
-        for tokens in (*rungs, plan.max_num_batched_tokens):
-            found.append((mixed, {"tokens": tokens, "seqs": 1, "logits": 1}))
+        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in rungs]
+        for exponent in range(plan.state.num_slots.bit_length()):
+            rows, tokens = 1 << exponent, plan.max_num_batched_tokens
+            found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
         return [*found, (plan.changes.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
