@@ -56,8 +56,8 @@ struct StreamLinear {
 
   // Calls finish(half, unit, row, column, sums) for each unit and row of x, and each column of a group,
   // in the lane that has its sums: sums[g] is the result at column g * kGroupColumns + column of the
-  // unit. The same lane has called begin(half, unit, row, column) before the products, to load what
-  // finish needs; half tells its two calls apart. weight_row(unit, column) is the row of the weight
+  // unit. The same lane has called begin_row(half, row) once, and begin(half, unit, row, column) before
+  // the unit's products, to load what finish needs; half tells its calls apart. weight_row(unit, column) is the row of the weight
   // that gives a column of a unit. load_constants() is called first, so that its loads are not behind
   // those of weights; prepare(rows) once these have begun: it waits for the launch before and, where
   // kShared, fills rows in shared memory with the tokens rows that are multiplied.
@@ -65,12 +65,14 @@ struct StreamLinear {
       typename WeightRow,
       typename LoadConstants,
       typename Prepare,
+      typename BeginRow,
       typename Begin,
       typename Finish>
   static __device__ __forceinline__ void run(
       const WeightRow& weight_row,
       const LoadConstants& load_constants,
       const Prepare& prepare,
+      const BeginRow& begin_row,
       const Begin& begin_unit,
       const Finish& finish_unit,
       const T* x,                    // [tokens, in_features]
@@ -125,6 +127,12 @@ struct StreamLinear {
     const bool both = tokens > 8 / kSegments;  // halves of the first fragment have rows
     const bool has_sums = lane_has_sums(lane), finishes = has_sums && part == 0;
     const int own_column = lane % 4 * 2 / kSegments;
+    if (finishes) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (own_rows[half] < tokens) begin_row(half, own_rows[half]);
+      }
+    }
     // Teams take as many turns as the one with most units, since all meet at barriers.
     const int turns = kDepthWarps > 1 ? (units + teams - 1) / teams : end - begin;
     for (int turn = 0; turn < turns; ++turn) {

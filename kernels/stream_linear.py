@@ -17,7 +17,7 @@ from .case_arrays import Make
 STREAM_DTYPES = ("bfloat16", "float16")
 MAX_ROWS = 16
 MAX_ADD_ROWS = 8  # above, what adds parts' sums adds the residual too
-MAX_NORM_ROWS = 8  # above, each block would spend too long on the norm
+MAX_NORM_ROWS = 8  # of the kernels that normalise
 _FRAGMENT_ROWS = 8  # at most, of one fragment
 MAX_NORM_BYTES = 94 << 10  # of the rows that a block normalises: what every card has room for
 

@@ -900,8 +900,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "norm_rope_append.cu",
         (
             "cosines and sines swapped",
-            "sines[which][g] = angles[half + index]",
-            "sines[which][g] = angles[index]",
+            "sines[which][g] = angles[which][half + index]",
+            "sines[which][g] = angles[which][index]",
         ),
         (
             "rotated the other way",
@@ -924,7 +924,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "unit * kPairs + column % kPairs",
         ),
         ("pairs after the last are stored", "if (pair < pairs) {", "{"),
-        ("a dead row's angles are read", "if (slots[which] < 0) return;", ""),
+        ("a dead row's angles are read", "slots[which] < 0 ? 0 : positions[row]", "positions[row]"),
         ("a dead row's k and v are stored", "          continue;\n", ""),
         (
             "a dead row's q is not written",
