@@ -9,9 +9,8 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 
@@ -184,8 +183,7 @@ class StepPlan:
         return plan_arena(self.programs, workspace=workspace)
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A step that was submitted.
 
     Args:
@@ -245,6 +243,7 @@ class ModelRunner:
                 **self.ring.arrays,
             }
             self.mirror = StateMirror(plan.state)
+        self.device.write(self.state[WORDS], self.mirror.take_all())
         with span("arena"):
             memory = ProgramMemory(
                 plan.programs, self.device, weights, self.state, poison=poison, debug=debug
@@ -288,7 +287,9 @@ class ModelRunner:
     @property
     def expected_graph_bytes(self) -> int:
         """What the driver was to keep for the graphs, by the nodes that are captured."""
-        nodes = sum(rung.num_nodes for rung in self.decode.capture_report) + self._piece_nodes
+        loops = self.decode.loops  # each holds its rung's nodes once more
+        full = sum(r.num_nodes * (1 + (r.rows in loops)) for r in self.decode.capture_report)
+        nodes = full + self._piece_nodes
         return expected_graphs(1, nodes, HostCosts()).nbytes or 0
 
     def memory_map(self) -> MemoryMap:
@@ -508,15 +509,17 @@ class ModelRunner:
         }
 
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
-        """The programs, at the sizes that a start binds and at those of a long prompt."""
+        """The programs, at the sizes that a start binds and at those of long prompts."""
         plan, mixed = self.plan, self.plan.mixed.program
         found: list[tuple[Program, Mapping[str, int]]] = [
             (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
             for rung in plan.ladder.rungs
         ]
         rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
-        for tokens in (*rungs, plan.max_num_batched_tokens):
-            found.append((mixed, {"tokens": tokens, "seqs": 1, "logits": 1}))
+        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in rungs]
+        for exponent in range(plan.state.num_slots.bit_length()):
+            rows, tokens = 1 << exponent, plan.max_num_batched_tokens
+            found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
         return [*found, (plan.changes.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ class ScheduledChunk:
     is_new: bool = False  # admitted in this step: its slot of the device's state must be written
 
 
-@dataclass(frozen=True)
-class ScheduledStep:
+class ScheduledStep(NamedTuple):
     """What runs next.
 
     Args:

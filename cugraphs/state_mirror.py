@@ -79,7 +79,7 @@ class StateMirror:
 
     def take_all(self) -> Array:
         """All words, int32 [words], after which there are no changes."""
-        self._changed.clear()
+        self._changed = set()
         return self._words
 
     def write_slot(

@@ -7,10 +7,9 @@ sampled is handed on.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ from cugraphs.text_worker import Begun, PromptRows, StepTokens
 from cugraphs.token_ring import DEAD
 
 
-@dataclass(frozen=True)
-class _StepInFlight:
+class _StepInFlight(NamedTuple):
     """A step that is submitted and not collected.
 
     Args:
@@ -305,7 +303,7 @@ class StepPipeline:
             if other.ticket.loop != loop:
                 earlier = len(dropped) * np.isin(other.slots, step.slots)
                 positions = (other.positions - earlier).astype(np.int32)
-                behind.append(dataclasses.replace(other, positions=positions))
+                behind.append(other._replace(positions=positions))
         self._in_flight = deque(behind)
         self._stand_at(step.slots, step.positions - 1)
         for other in behind:

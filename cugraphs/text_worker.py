@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import NamedTuple
 
 from cugraphs.completion import Completion
 from cugraphs.kernel import Array
@@ -62,8 +63,7 @@ class PromptRows:
     token_ids: Sequence[int]
 
 
-@dataclass(frozen=True)
-class StepTokens:
+class StepTokens(NamedTuple):
     """What a step has sampled.
 
     Args:

@@ -112,7 +112,7 @@ def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expecte
 @pytest.mark.parametrize("num_steps", [2, 4])
 @pytest.mark.parametrize("ahead", [1, 3, 6])
 def test_loops_that_end_early_with_others_behind_them(folder, expected, num_steps, ahead):
-    """The host stops some loops at once: they make one step, and those behind them start there."""
+    """The host stops some loops at once: they make no step, and those behind them start there."""
     engine = make_engine(folder, "loops of 4")
     engine._pipeline._num_steps, engine._pipeline._steps_ahead = num_steps, ahead
     runner, rng = engine._runner, np.random.default_rng(num_steps)
@@ -135,7 +135,7 @@ def test_loops_that_end_early_with_others_behind_them(folder, expected, num_step
     finish(engine)
     for request, wanted in zip(requests, expected, strict=True):
         assert request.output().outputs == wanted.outputs
-    assert not_made > 0 or ahead + 1 < num_steps  # with others behind
+    assert not_made > 0 or ahead < num_steps  # with others behind: only behind a whole loop
 
 
 def test_steps_are_ahead_of_their_tokens(folder):
