@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream
       StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto load_constants = [] {};
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
+  const auto prepare = [](T*) {};
   const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {

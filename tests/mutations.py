@@ -701,11 +701,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "      {\n        const float sum = sums[g]",
         ),
         ("units too few", "(out_features + Stream::kColumns - 1) /", "out_features /"),
-        (
-            "no wait for the launch before",
-            "const auto prepare = [&](T*) { wait_for_previous_kernel(); };",
-            "const auto prepare = [&](T*) {};",
-        ),
     ),
     *_bugs(
         "linear",
@@ -720,6 +715,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "const int teams = gridDim.x * kRowTeams, own_team = blockIdx.x * kRowTeams + team;",
             "const int teams = gridDim.x, own_team = blockIdx.x;",
         ),
+        ("no wait for the launch before", "    wait_for_previous_kernel();\n", ""),
         ("the last unit of a team left out", "unit < end; first +=", "unit < end - 1; first +="),
         ("parts overlap", "part * steps * kStep + lane", "part * kStep + lane"),
         ("pieces overlap", "first_k + piece * kSegment;\n#pragma", "first_k;\n#pragma"),
