@@ -701,11 +701,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "      {\n        const float sum = sums[g]",
         ),
         ("units too few", "(out_features + Stream::kColumns - 1) /", "out_features /"),
-        (
-            "no wait for the launch before",
-            "const auto prepare = [&](T*) { wait_for_previous_kernel(); };",
-            "const auto prepare = [&](T*) {};",
-        ),
     ),
     *_bugs(
         "linear",
@@ -720,6 +715,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "const int teams = gridDim.x * kRowTeams, own_team = blockIdx.x * kRowTeams + team;",
             "const int teams = gridDim.x, own_team = blockIdx.x;",
         ),
+        ("no wait for the launch before", "    wait_for_previous_kernel();\n", ""),
         ("the last unit of a team left out", "unit < end; first +=", "unit < end - 1; first +="),
         ("parts overlap", "part * steps * kStep + lane", "part * kStep + lane"),
         ("pieces overlap", "first_k + piece * kSegment;\n#pragma", "first_k;\n#pragma"),
@@ -900,8 +896,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "norm_rope_append.cu",
         (
             "cosines and sines swapped",
-            "sines[which][g] = angles[half + index]",
-            "sines[which][g] = angles[index]",
+            "sines[which][g] = angles[which][half + index]",
+            "sines[which][g] = angles[which][index]",
         ),
         (
             "rotated the other way",
@@ -924,7 +920,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "unit * kPairs + column % kPairs",
         ),
         ("pairs after the last are stored", "if (pair < pairs) {", "{"),
-        ("a dead row's angles are read", "if (slots[which] < 0) return;", ""),
+        ("a dead row's angles are read", "slots[which] < 0 ? 0 : positions[row]", "positions[row]"),
         ("a dead row's k and v are stored", "          continue;\n", ""),
         (
             "a dead row's q is not written",
