@@ -135,7 +135,6 @@ class BucketedStep:
         self.ladder = ladder
         self.counts = StepCounts()
         self.capture_report = CaptureReport()
-        self.loop_bytes = 0  # that the driver took for loops
         self._device = memory.device
         self._executables = {rows: memory.executable(plan) for rows, plan in planned.items()}
         self._row_outputs = {
@@ -278,13 +277,11 @@ class BucketedStep:
         for executable in self._executables.values():
             executable.control = lambda sizes, *when: control(sizes[AXIS], *when)
         for rung in reversed(self.captured):
-            before = self._device.free_bytes
             try:
                 self.executable(rung).capture_loop({AXIS: rung})
             except CaptureError as error:
                 _log.warning("%d rows: %s; their steps are replayed one by one", rung, error)
                 return
-            self.loop_bytes += max(before - self._device.free_bytes, 0)
             self._loops.add(rung)
 
     @property

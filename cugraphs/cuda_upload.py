@@ -1,17 +1,15 @@
 """Much data into a GPU's memory: lanes over pinned host buffers, which the GPU copies on its own.
 
-Pinned memory goes back to the machine with each lane: CuPy's pool would keep it. Where less can be
-had than is asked for, buffers are smaller; where none, copies go through pageable memory, several
-times slower.
+Pinned memory is taken from the driver directly and given back with each lane: CuPy's pool would
+keep it. Where the machine gives less than is asked for, buffers are smaller; where it gives none,
+copies go through pageable memory, several times slower.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-import mmap
 import threading
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -21,7 +19,6 @@ from cugraphs.device import UploadLane
 from cugraphs.kernel import Array
 
 BUFFERS = 2  # of a lane: one is filled while the other is copied
-PAGE_BYTES, HUGE_PAGE_BYTES = 4096, 2 << 20
 LEAST_BYTES = 256 << 10  # of a buffer, before pageable memory is taken
 
 _log = logging.getLogger("cugraphs")
@@ -53,15 +50,19 @@ class PinnedLanes:
             self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
         return PinnedLane(self._host_memory(cupy), self._stream)
 
-    def _host_memory(self, cupy: Any) -> PinnedMemory | PageableMemory:  # noqa: ANN401
-        """For one lane, pinned if there is such memory; once it is less, it is for all."""
+    def _host_memory(self, cupy: Any) -> list[Array]:  # noqa: ANN401
+        """One lane's buffers, pinned if there is such memory; once they are smaller, all are."""
         while self._chunk_bytes >= LEAST_BYTES:
             nbytes = self._chunk_bytes
             try:
-                return PinnedMemory(BUFFERS * nbytes, cupy.cuda.runtime)
-            except (cupy.cuda.runtime.CUDARuntimeError, OSError):
+                memory = cupy.cuda.PinnedMemory(BUFFERS * nbytes)
+            except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError):
                 self._take_less(nbytes)
-        return PageableMemory(BUFFERS * LEAST_BYTES)
+                continue
+            pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
+            buffers = np.frombuffer(pointer, np.uint8, BUFFERS * nbytes)
+            return list(buffers.reshape(BUFFERS, -1))
+        return [np.empty(LEAST_BYTES, np.uint8) for _ in range(BUFFERS)]
 
     def _take_less(self, refused_bytes: int) -> None:
         with self._lock:
@@ -74,48 +75,6 @@ class PinnedLanes:
             self._chunk_bytes = min(self._chunk_bytes, refused_bytes // 2)
 
 
-class PinnedMemory:
-    """Memory of the process that the GPU copies from, in huge pages where the kernel has them.
-
-    The driver's own takes 0.5 ms a MiB and as good as all of that under its lock, while nobody else
-    can copy. Here threads take their pages side by side, and pin hundreds of times fewer.
-    """
-
-    def __init__(self, nbytes: int, runtime: Any) -> None:  # noqa: ANN401 - CuPy's
-        """Take and pin it.
-
-        Raises:
-            OSError: there is no such memory.
-            CUDARuntimeError: the driver cannot pin it.
-        """
-        self._address = 0
-        self._runtime = runtime
-        memory = mmap.mmap(-1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
-        with suppress(OSError):  # a kernel without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        whole = np.frombuffer(memory, np.uint8)
-        skip = -whole.ctypes.data % HUGE_PAGE_BYTES
-        self.array: Array = whole[skip : skip + nbytes]
-        self.array[::PAGE_BYTES] = 0  # takes the pages
-        address = int(self.array.ctypes.data)
-        runtime.hostRegister(address, nbytes, 0)
-        self._address = address
-
-    def __del__(self) -> None:
-        """Unpin it: nobody copies from it any more. At exit the driver may be gone."""
-        if self._address:
-            with suppress(Exception):
-                self._runtime.hostUnregister(self._address)
-
-
-class PageableMemory:
-    """Memory that the driver copies from in a way of its own."""
-
-    def __init__(self, nbytes: int) -> None:
-        """Take it."""
-        self.array: Array = np.empty(nbytes, np.uint8)
-
-
 class PinnedLane:
     """Buffers that are filled in turn by one thread; an event says when each has been copied.
 
@@ -123,20 +82,17 @@ class PinnedLane:
     the call, a dozen threads at once.
     """
 
-    def __init__(self, memory: PinnedMemory | PageableMemory, stream: Any) -> None:  # noqa: ANN401
-        """Take memory for ``BUFFERS`` buffers, and CuPy's stream of the copies."""
+    def __init__(self, buffers: list[Array], stream: Any) -> None:  # noqa: ANN401 - CuPy's
+        """Take the buffers, uint8 of one size, and the stream of the copies."""
         import cupy
 
-        self._memory = memory
-        self._buffers = list(memory.array.reshape(BUFFERS, -1))
-        self.chunk_bytes = int(self._buffers[0].nbytes)
-        self._pointers = [int(buffer.ctypes.data) for buffer in self._buffers]
-        self._stream = stream  # it lives as long as a lane
+        self.chunk_bytes = int(buffers[0].nbytes)
+        self._buffers = buffers
+        self._pointers = [int(buffer.ctypes.data) for buffer in buffers]
+        self._stream = stream  # CuPy's; it lives as long as a lane
         self._stream_pointer = int(stream.ptr)
         # A thread that waits sleeps: there are more of them than copies at once.
-        self._events: Any = [
-            cupy.cuda.Event(block=True, disable_timing=True) for _ in self._buffers
-        ]
+        self._events: Any = [cupy.cuda.Event(block=True, disable_timing=True) for _ in buffers]
         self._event_pointers = [int(event.ptr) for event in self._events]
         driver = _locking_driver()
         self._query, self._copy = driver.cuEventQuery, driver.cuMemcpyHtoDAsync_v2

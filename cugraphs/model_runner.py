@@ -287,7 +287,9 @@ class ModelRunner:
     @property
     def expected_graph_bytes(self) -> int:
         """What the driver was to keep for the graphs, by the nodes that are captured."""
-        nodes = sum(rung.num_nodes for rung in self.decode.capture_report) + self._piece_nodes
+        loops = self.decode.loops  # each holds its rung's nodes once more
+        full = sum(r.num_nodes * (1 + (r.rows in loops)) for r in self.decode.capture_report)
+        nodes = full + self._piece_nodes
         return expected_graphs(1, nodes, HostCosts()).nbytes or 0
 
     def memory_map(self) -> MemoryMap:
@@ -507,15 +509,17 @@ class ModelRunner:
         }
 
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
-        """The programs, at the sizes that a start binds and at those of a long prompt."""
+        """The programs, at the sizes that a start binds and at those of long prompts."""
         plan, mixed = self.plan, self.plan.mixed.program
         found: list[tuple[Program, Mapping[str, int]]] = [
             (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
             for rung in plan.ladder.rungs
         ]
         rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
-        for tokens in (*rungs, plan.max_num_batched_tokens):
-            found.append((mixed, {"tokens": tokens, "seqs": 1, "logits": 1}))
+        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in rungs]
+        for exponent in range(plan.state.num_slots.bit_length()):
+            rows, tokens = 1 << exponent, plan.max_num_batched_tokens
+            found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
         return [*found, (plan.changes.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:

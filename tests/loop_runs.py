@@ -158,7 +158,7 @@ def check_numbers_wrap(device, mode):
     other.begin()
     ring = run.runner.ring
     device.wait()
-    ring._tokens[:] = -1  # or words of the first steps would be taken for those after the wrap
+    ring._tokens[:] = 12345 << 32  # of no step here
     ring.next_step = 2**31 - 5
     parts = [run.tokens(run.launch(num_steps=4), 4)]  # across the largest int32
     ring.next_step = 2**32 - 6

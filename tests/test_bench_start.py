@@ -256,6 +256,8 @@ def test_a_runner_asks_for_the_sizes_that_it_will_capture_and_a_long_prompt(mode
     assert rows == set(plan.ladder.rungs)
     assert tokens <= {sizes["tokens"] for name, sizes in asked if name == "mixed"}
     assert ("changes", {}) in asked
+    prompts = [sizes["logits"] for _, sizes in asked if sizes.get("tokens") == 64]
+    assert {1, 2, 4, 8} <= set(prompts)
 
 
 # --------------------------------------------------------------------------------- a module alone

@@ -11,7 +11,7 @@ import pytest
 from test_bench_start import SMALL, config_of
 from tiny_model import write_tiny_model
 
-from cugraphs import LLM, SamplingParams, cuda_upload, launch
+from cugraphs import LLM, SamplingParams, launch
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli import main
 from cugraphs.models.rope import cos_sin_table
@@ -80,13 +80,13 @@ def held(monkeypatch):
             super().__init__(nbytes)
             found.add(self)
 
-    class PinnedMemory(cuda_upload.PinnedMemory):
-        def __init__(self, nbytes, runtime):
-            super().__init__(nbytes, runtime)
+    class PinnedMemory(cupy.cuda.PinnedMemory):
+        def __init__(self, nbytes):
+            super().__init__(nbytes)
             found.add(self)
 
     monkeypatch.setattr(cupy.cuda, "Memory", Memory)
-    monkeypatch.setattr(cuda_upload, "PinnedMemory", PinnedMemory)
+    monkeypatch.setattr(cupy.cuda, "PinnedMemory", PinnedMemory)
     return found
 
 
@@ -130,14 +130,14 @@ def test_less_pinned_memory_is_one_line_and_the_same_weights(
 ):
     import cupy
 
-    pinned = cuda_upload.PinnedMemory
+    pinned = cupy.cuda.PinnedMemory
 
-    def limited(nbytes, runtime):
+    def limited(nbytes):
         if nbytes > limit_bytes:
             raise cupy.cuda.runtime.CUDARuntimeError(2)  # cudaErrorMemoryAllocation
-        return pinned(nbytes, runtime)
+        return pinned(nbytes)
 
-    monkeypatch.setattr(cuda_upload, "PinnedMemory", limited)
+    monkeypatch.setattr(cupy.cuda, "PinnedMemory", limited)
     with caplog.at_level(logging.WARNING, "cugraphs"):
         weights, loading = begin(device, folder, readers=2)
         with loading:

@@ -228,6 +228,13 @@ class Cupy:
         class CUDARuntimeError(RuntimeError):
             pass
 
+        class PinnedMemory:
+            def __init__(memory, nbytes):
+                if nbytes > self.free_bytes:
+                    raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+                self.free_bytes -= nbytes
+                memory.bytes = bytearray(nbytes)
+
         class Event:
             def __init__(event, **flags):
                 event.ptr, event.pending = len(self.events), None
@@ -238,26 +245,14 @@ class Cupy:
 
         self.events, self.copies = [], threading.local()
         self.cuda = types.SimpleNamespace(
+            PinnedMemory=PinnedMemory,
+            PinnedMemoryPointer=lambda memory, offset: memory.bytes,
             Stream=lambda **flags: types.SimpleNamespace(ptr=7),
             Event=Event,
             Device=lambda id_: types.SimpleNamespace(use=lambda: self.log.append(f"use {id_}")),
-            runtime=types.SimpleNamespace(
-                CUDARuntimeError=CUDARuntimeError,
-                hostRegister=self.hostRegister,
-                hostUnregister=self.hostUnregister,
-            ),
+            runtime=types.SimpleNamespace(CUDARuntimeError=CUDARuntimeError),
+            memory=types.SimpleNamespace(OutOfMemoryError=MemoryError),
         )
-        self.pinned = {}
-
-    def hostRegister(self, address, nbytes, flags):
-        if nbytes > self.free_bytes:
-            raise self.cuda.runtime.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
-        assert address % (2 << 20) == 0  # a huge page
-        self.free_bytes -= nbytes
-        self.pinned[address] = nbytes
-
-    def hostUnregister(self, address):
-        self.free_bytes += self.pinned.pop(address)
 
     def cuMemcpyHtoDAsync_v2(self, target, source, nbytes, stream):
         assert stream == 7
@@ -308,7 +303,7 @@ def test_pinned_lanes_copy_what_was_filled_though_late(cupy, monkeypatch, limit_
     load([Part(Given(values), target)], PinnedDevice(), readers=3, chunk_bytes=1 << 14)
     assert target.tobytes() == values.tobytes()
     assert set(fake.log) == {"use 3"}  # every thread takes the device's GPU
-    assert not any(event.pending for event in fake.events) and not fake.pinned
+    assert not any(event.pending for event in fake.events)
 
 
 def test_a_copy_that_fails_is_an_error(cupy):
@@ -332,8 +327,7 @@ def test_less_pinned_memory_is_one_line_and_smaller_buffers(cupy, caplog, limit_
     cupy(limit_mib << 20)
     make = cuda_upload.PinnedLanes(3, 8 << 20, 0)
     with caplog.at_level(logging.WARNING, "cugraphs"):
-        lanes = [make() for _ in range(3)]
-    sizes = [lane.chunk_bytes for lane in lanes]
+        sizes = [make().chunk_bytes for _ in range(3)]
     assert sizes == [mib * 2**20 for mib in buffers_mib]
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == (limit_mib < 100)
