@@ -1332,7 +1332,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the plan has no share", "    if (lane == 0) plan[rows] = share;\n", ""),
         (
             "folds before the parts are there",
-            "  wait_for_previous_kernel();\n  const int sets_of_kv_head = (group + heads_of_set",
+            "  wait_for_previous_kernel();\n  if (rows <= kFewRows) let_next_kernel_start();\n"
+            "  const int sets_of_kv_head = (group + heads_of_set",
             "  const int sets_of_kv_head = (group + heads_of_set",
         ),
         (
