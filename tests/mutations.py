@@ -809,11 +809,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "total = to_float(from_float<T>(total));",
             "",
         ),
-        (
-            "the norm reads the sum before it is rounded",
-            "const float value = to_float(held[h].v[k]);",
-            "const float value = to_float(residual[(first + i) * kWidth + k]) + total;",
-        ),
         ("no eps", " / out_features + eps)", " / out_features)"),
         ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
         (
