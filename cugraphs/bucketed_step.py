@@ -135,7 +135,6 @@ class BucketedStep:
         self.ladder = ladder
         self.counts = StepCounts()
         self.capture_report = CaptureReport()
-        self.loop_bytes = 0  # that the driver took for loops
         self._device = memory.device
         self._executables = {rows: memory.executable(plan) for rows, plan in planned.items()}
         self._row_outputs = {
@@ -265,25 +264,24 @@ class BucketedStep:
             if progress is not None:
                 progress(rung)
 
-    def add_loops(self, control: Callable[[int, int], Program]) -> None:
+    def add_loops(self, control: Callable[[int, bool, int], Program]) -> None:
         """Let steps run as loops that end themselves; capture one for each rung that is captured.
 
         Where that fails the steps of a loop are replayed one by one, all of them, with a warning.
 
         Args:
-            control: makes, for a rung and the handle of a loop's condition (0 where there is
-                none), the program that decides after each step; its inputs are some of the step's.
+            control: makes, for a rung, the program that decides whether there is another step;
+                True: before the first one; and for the handle of a loop's condition, 0 where there
+                is none. Its inputs are some of the step's.
         """
         for executable in self._executables.values():
-            executable.control = lambda sizes, condition: control(sizes[AXIS], condition)
+            executable.control = lambda sizes, *when: control(sizes[AXIS], *when)
         for rung in reversed(self.captured):
-            before = self._device.free_bytes
             try:
                 self.executable(rung).capture_loop({AXIS: rung})
             except CaptureError as error:
                 _log.warning("%d rows: %s; their steps are replayed one by one", rung, error)
                 return
-            self.loop_bytes += max(before - self._device.free_bytes, 0)
             self._loops.add(rung)
 
     @property

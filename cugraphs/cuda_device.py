@@ -394,9 +394,9 @@ class CudaDevice:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
         return capture(self.stream, run)
 
-    def capture_loop(self, record: Callable[[int], Run]) -> CudaLoop:
+    def capture_loop(self, begin: Callable[[int], Run], repeat: Callable[[int], Run]) -> CudaLoop:
         """A conditional WHILE node."""
-        return capture_loop(self.stream, record)
+        return capture_loop(self.stream, begin, repeat)
 
     def address(self, array: Any) -> int:  # noqa: ANN401
         """CuPy's."""

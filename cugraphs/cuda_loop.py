@@ -14,7 +14,7 @@ from cugraphs.cuda_graph import refuse_allocations
 from cugraphs.device import CaptureError, Run
 from cugraphs.one_line import reason
 
-_RUN_AT_FIRST = 1  # what the condition is at every launch of the graph: the body runs once at least
+_NO_STEP = 0  # what the condition is whenever the graph is launched
 
 
 class CudaLoop:
@@ -48,14 +48,19 @@ class CudaLoop:
         _checked("cuGraphLaunch", self._launch(self._executable, self._stream))
 
 
-def capture_loop(stream: Any, record: Callable[[int], Run]) -> CudaLoop:  # noqa: ANN401
+def capture_loop(
+    stream: Any,  # noqa: ANN401
+    begin: Callable[[int], Run],
+    repeat: Callable[[int], Run],
+) -> CudaLoop:
     """Make a loop over a step.
 
     Args:
         stream: to capture and launch on.
-        record: given the handle of the loop's condition, makes the call that queues a step, without
-            copies from pageable memory; it has run before, but for its last launch, which sets the
-            condition to 0 to end the loop.
+        begin: given the handle of the loop's condition, makes the call that queues what comes
+            before the loop; its last launch sets the condition to 1 if there is to be a step.
+        repeat: the same for a step, whose last launch sets the condition to 0 to end the loop; the
+            others have run before, and nothing in it copies from pageable memory.
 
     Raises:
         CaptureError: the driver or cuda-bindings lacks what this needs, or refuses it.
@@ -65,8 +70,16 @@ def capture_loop(stream: Any, record: Callable[[int], Run]) -> CudaLoop:  # noqa
     try:
         graph = _checked("cuGraphCreate", driver.cuGraphCreate(0))
         try:
-            body, handle = _while_node(driver, graph)
-            _capture_into(driver, stream, body, record(handle))
+            context = _checked("cuCtxGetCurrent", driver.cuCtxGetCurrent())
+            condition = _checked(
+                "cuGraphConditionalHandleCreate",
+                driver.cuGraphConditionalHandleCreate(
+                    graph, context, _NO_STEP, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
+                ),
+            )
+            _capture_into(driver, stream, graph, begin(int(condition)))
+            body = _add_while(driver, graph, condition, context)
+            _capture_into(driver, stream, body, repeat(int(condition)))
         except BaseException:
             driver.cuGraphDestroy(graph)
             raise
@@ -76,25 +89,20 @@ def capture_loop(stream: Any, record: Callable[[int], Run]) -> CudaLoop:  # noqa
         raise CaptureError(f"a loop cannot be captured: {reason(error)} {where}".strip()) from error
 
 
-def _while_node(driver: Any, graph: Any) -> tuple[Any, int]:  # noqa: ANN401
-    """Add a WHILE node to an empty graph: the graph of its body, and its condition's handle."""
-    context = _checked("cuCtxGetCurrent", driver.cuCtxGetCurrent())
-    handle = _checked(
-        "cuGraphConditionalHandleCreate",
-        driver.cuGraphConditionalHandleCreate(
-            graph, context, _RUN_AT_FIRST, driver.CU_GRAPH_COND_ASSIGN_DEFAULT
-        ),
-    )
+def _add_while(driver: Any, graph: Any, condition: Any, context: Any) -> Any:  # noqa: ANN401
+    """Add a WHILE node behind all nodes of a graph; the graph of its body, which is empty."""
+    _, count = _checked("cuGraphGetNodes", driver.cuGraphGetNodes(graph, 0))
+    before, count = _checked("cuGraphGetNodes", driver.cuGraphGetNodes(graph, count))
     params = driver.CUgraphNodeParams()
     params.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
-    params.conditional.handle = handle
+    params.conditional.handle = condition
     params.conditional.type = driver.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_WHILE
     params.conditional.size = 1
     params.conditional.ctx = context
     # Before CUDA 13 the form that takes types of dependencies had a name of its own.
     add_node = getattr(driver, "cuGraphAddNode_v2", driver.cuGraphAddNode)
-    _checked("cuGraphAddNode", add_node(graph, None, None, 0, params))
-    return params.conditional.phGraph_out[0], int(handle)
+    _checked("cuGraphAddNode", add_node(graph, before[:count], None, count, params))
+    return params.conditional.phGraph_out[0]
 
 
 def _capture_into(driver: Any, stream: Any, body: Any, run: Run) -> None:  # noqa: ANN401
@@ -114,7 +122,7 @@ def _capture_into(driver: Any, stream: Any, body: Any, run: Run) -> None:  # noq
 
 
 def _checked(name: str, result: Any) -> Any:  # noqa: ANN401
-    """The value of a driver call, if it has one.
+    """The value of a driver call, or its values.
 
     Raises:
         RuntimeError: it failed.
@@ -122,4 +130,4 @@ def _checked(name: str, result: Any) -> Any:  # noqa: ANN401
     error, *values = result
     if error:
         raise RuntimeError(f"{name} fails with {error.name}")
-    return values[0] if values else None
+    return values[0] if len(values) == 1 else values

@@ -218,12 +218,13 @@ class Device(Protocol):
             CaptureError: it cannot be captured.
         """
 
-    def capture_loop(self, record: Callable[[int], Run]) -> Loop:
-        """A graph that repeats a step until its last kernel ends it, on a device that has graphs.
+    def capture_loop(self, begin: Callable[[int], Run], repeat: Callable[[int], Run]) -> Loop:
+        """A graph of a loop over a step, on a device that has graphs.
 
         Args:
-            record: given the handle of the loop's condition, makes the call that queues a step; the
-                last kernel sets the condition to 0 to end the loop.
+            begin: given the handle of the loop's condition, makes the call that queues what comes
+                before the loop; its last kernel sets the condition to 1 if there is to be a step.
+            repeat: the same for a step, whose last kernel sets it to 0 to end the loop.
 
         Raises:
             CaptureError: it cannot be captured.
@@ -382,7 +383,7 @@ class CpuDevice:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 
-    def capture_loop(self, record: Callable[[int], Run]) -> Loop:
+    def capture_loop(self, begin: Callable[[int], Run], repeat: Callable[[int], Run]) -> Loop:
         """The CPU has no graphs."""
         raise CaptureError("the CPU has no graphs")
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
+from cugraphs.device import Device
 from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
 from cugraphs.outputs import Logprob, RequestOutput
 from cugraphs.request import Request
@@ -25,9 +26,20 @@ from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
 from cugraphs.statistics import EngineCounters, EngineStats, RequestTimes
 from cugraphs.step_pipeline import StepPipeline
 from cugraphs.text_worker import TextWorker
+from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 PRIORITY_SPAN = 1000  # requests that one step of priority lets a request overtake
+
+
+def steps_ahead(async_scheduling: bool | None, device: Device) -> int:
+    """Steps that may be in flight when others are submitted.
+
+    Args:
+        async_scheduling: whether any may; None: where the device runs beside the host.
+        device: that runs them.
+    """
+    return int(not device.shares_host_memory if async_scheduling is None else async_scheduling)
 
 
 class Engine:
@@ -58,9 +70,13 @@ class Engine:
             steps_ahead: steps that may be in flight when others are submitted.
 
         Raises:
-            ValueError: the KV cache cannot hold one sequence of the model's length; or the model
-                has too many EOS tokens.
+            ValueError: the KV cache cannot hold one sequence of the model's length; the model has
+                too many EOS tokens; or ``num_scheduler_steps`` is out of range.
         """
+        if not 1 <= num_scheduler_steps <= MAX_STEPS:
+            raise ValueError(
+                f"Engine: num_scheduler_steps is {num_scheduler_steps}, expected 1 to {MAX_STEPS}"
+            )
         cache = runner.plan.cache
         self._runner = runner
         self._tokenizer = tokenizer

@@ -63,7 +63,7 @@ class BoundProgram:
         outputs: the device's arrays that hold its results, by name.
         graph: the whole step, where it is captured as one graph.
         loop: steps until one of them is the last, where that is captured.
-        control: what decides after each step of a loop that is not captured.
+        control: what decides before the first step of a loop that is not captured, and after each.
     """
 
     ops: Sequence[QueueOp]
@@ -74,18 +74,19 @@ class BoundProgram:
     outputs: dict[str, Array]
     graph: Replay | None = None
     loop: Loop | None = None
-    control: Sequence[QueueOp] = ()
+    control: tuple[Sequence[QueueOp], Sequence[QueueOp]] | None = None
 
 
 class Executable:
     """Runs one planned program on a device, in an arena.
 
     Attributes:
-        control: makes, for sizes and the handle of a loop's condition (0 where there is none), the
-            program that decides after each step of a loop; its inputs are some of the step's.
+        control: makes, for sizes, the program that decides whether there is another step of a loop;
+            True: before the first step; and for the handle of the loop's condition, 0 where there
+            is none. Its inputs are some of the step's.
     """
 
-    control: Callable[[Sizes, int], Program] | None = None
+    control: Callable[[Sizes, bool, int], Program] | None = None
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class Executable:
             num_steps: how many.
             until: make a loop of them that may end earlier, as the control program
                 decides. Where the loop is not captured and the host can see the device's memory,
-                this says after each step whether it has ended; elsewhere all steps are made.
+                this says between steps whether it has ended; elsewhere all steps are made.
 
         Raises:
             RuntimeError: in debug mode, an array that is bound was replaced since.
@@ -207,15 +208,22 @@ class Executable:
         if until is not None and bound.loop is not None:
             bound.loop.launch()
             return bound.outputs
-        decide: Sequence[QueueOp] = ()
         if until is not None and self._device.shares_host_memory:
-            decide = bound.control = bound.control or self._decide(sizes, 0)
+            self._run_until(until, bound, sizes)
+            return bound.outputs
         for _ in range(num_steps):
             _queue_all(bound.pieces)
-            _queue_all(decide)
-            if decide and until is not None and until():
-                break
         return bound.outputs
+
+    def _run_until(self, until: Callable[[], bool], bound: BoundProgram, sizes: Sizes) -> None:
+        """Run steps one by one until the loop has ended; the host sees the device's memory."""
+        if bound.control is None:
+            bound.control = self._decide(sizes, True, 0), self._decide(sizes, False, 0)
+        begin, decide = bound.control
+        _queue_all(begin)
+        while not until():
+            _queue_all(bound.pieces)
+            _queue_all(decide)
 
     def capture(self, sizes: Sizes) -> Replay:
         """Capture the whole step at these sizes as one graph, on a device that has graphs.
@@ -236,15 +244,18 @@ class Executable:
         """
         bound = self.bind(sizes)
 
-        def record(condition: int) -> Run:
-            return partial(_queue_all, [*bound.ops, *self._decide(sizes, condition)])
+        def begin(condition: int) -> Run:
+            return partial(_queue_all, self._decide(sizes, True, condition))
 
-        bound.loop = self._device.capture_loop(record)
+        def repeat(condition: int) -> Run:
+            return partial(_queue_all, [*bound.ops, *self._decide(sizes, False, condition)])
 
-    def _decide(self, sizes: Sizes, condition: int) -> Sequence[QueueOp]:
+        bound.loop = self._device.capture_loop(begin, repeat)
+
+    def _decide(self, sizes: Sizes, begins: bool, condition: int) -> Sequence[QueueOp]:
         """A call for each op of the control program, on inputs of the step and on state."""
         assert self.control is not None, "only with a control program is there a loop"
-        bound, program = self.bind(sizes), self.control(sizes, condition)
+        bound, program = self.bind(sizes), self.control(sizes, begins, condition)
         arrays = {b: bound.device_inputs[b.name] for b in program.of_kind(Kind.INPUT)}
         arrays |= {b: self._given[Kind.STATE][b.name] for b in program.of_kind(Kind.STATE)}
         for buffer, found in arrays.items():

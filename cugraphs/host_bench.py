@@ -7,6 +7,7 @@ draws tokens. Text is timed apart, on the same tokens, since it has a thread of 
 from __future__ import annotations
 
 import cProfile
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ BLOCK_SIZE = 16
 PROMPT_TOKENS = 64  # a sequence that joins brings
 PHASES = ("schedule", "submit", "collect")
 _WARM_UP_STEPS = 20
-_WINDOW_STEPS = 48  # timed together: as many as fill three blocks of each sequence
+_TEXT_STEPS = 200  # whose text is timed
+_WINDOW_STEPS = 16  # timed together: each sequence fills a block in them
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
@@ -53,8 +55,8 @@ class HostTimes:
         rows: sequences that run at once.
         answer_tokens: of each, after which another sequence takes its place; 0: none ends.
         steps: timed.
-        phase_us: microseconds of a step, by phase: means over 48 steps, the median of those.
-        text_us: of a token, in the thread of the text.
+        phase_us: microseconds of a step, by phase: means over 16 steps, the median of those.
+        text_us: of a token, in the thread of the text: the median over steps.
         profile: the functions of the step's thread that took most, as (place, microseconds of a
             step), from a run of its own that is slower for it.
     """
@@ -73,7 +75,9 @@ class HostTimes:
 
 
 class _IdleDevice(CpuDevice):
-    """Memory of the CPU, and programs that do nothing."""
+    """Memory of the CPU, programs that do nothing, and sizes rounded as for a GPU."""
+
+    shares_host_memory = False
 
     def bind(
         self,
@@ -114,12 +118,14 @@ class _Load:
         tokenizer: Tokenizer,
         *,
         answer_tokens: int,
+        keeps_tokens: bool = False,
     ) -> None:
         rows = plan.state.num_slots
         self.counters = EngineCounters()
         self.tokens: list[StepTokens] = []
         self.sequences: list[TokenSequence] = []
         self._answer_tokens, self._rows = answer_tokens, rows
+        self.keeps_tokens = keeps_tokens
         self._prompts = np.random.default_rng(1).integers(0, plan.vocab_size, (64, PROMPT_TOKENS))
         blocks = BlockManager(
             plan.cache.num_blocks,
@@ -139,7 +145,7 @@ class _Load:
             _DrawingRunner(plan, weights),
             self.counters,
             eos_token_ids=sorted(tokenizer.eos_token_ids),
-            give=self.tokens.append,
+            give=self._keep,
         )
         for row in range(rows):
             # Lengths differ, so that blocks fill and sequences end in different steps.
@@ -153,6 +159,10 @@ class _Load:
             while len(self.scheduler.running) + len(self.scheduler.waiting) < self._rows:
                 self._join(PROMPT_TOKENS, 0)
             self.counters.begin_phases()
+
+    def _keep(self, tokens: StepTokens) -> None:
+        if self.keeps_tokens:
+            self.tokens.append(tokens)
 
     def _join(self, prompt_tokens: int, answered: int) -> None:
         number = len(self.sequences)
@@ -199,14 +209,14 @@ def time_host(
     load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
     load.run(_WARM_UP_STEPS)
     windows = [_window_us(load) for _ in range(-(-steps // _WINDOW_STEPS))]
-    text_us = _text_us(load, tokenizer)
-    load.tokens.clear()
+    talk = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens, keeps_tokens=True)
+    talk.run(_WARM_UP_STEPS + _TEXT_STEPS)
     return HostTimes(
         rows=plan.state.num_slots,
         answer_tokens=answer_tokens,
         steps=steps,
         phase_us=sorted(windows, key=lambda phases: sum(phases.values()))[len(windows) // 2],
-        text_us=text_us,
+        text_us=_text_us(talk, tokenizer),
         profile=_profile(load, steps),
     )
 
@@ -232,12 +242,13 @@ def _text_us(load: _Load, tokenizer: Tokenizer) -> float:
     for step in load.tokens[:_WARM_UP_STEPS]:
         writer.take(step)
     timed = load.tokens[_WARM_UP_STEPS:]
-    start_s = time.perf_counter()
+    found = []
     for step in timed:
+        start_s = time.perf_counter()
         writer.take(step)
-    seconds = time.perf_counter() - start_s
+        found.append((time.perf_counter() - start_s) / max(len(step.slots), 1) * 1e6)
     assert not writer.errors, writer.errors
-    return seconds / sum(len(step.slots) for step in timed) * 1e6
+    return statistics.median(found)
 
 
 def _profile(load: _Load, steps: int) -> list[tuple[str, float]]:

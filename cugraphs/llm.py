@@ -19,7 +19,7 @@ from cugraphs.device_choice import (
     choose_dtype,
     plan_kv_cache,
 )
-from cugraphs.engine import Engine
+from cugraphs.engine import Engine, steps_ahead
 from cugraphs.ladder import Ladder, OffLadder
 from cugraphs.memory_map import MemoryMap
 from cugraphs.metrics import EngineMetrics
@@ -34,7 +34,6 @@ from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.start_times import span
 from cugraphs.statistics import EngineStats
-from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -123,10 +122,6 @@ class LLM:
         """
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
-        if _count("num_scheduler_steps", num_scheduler_steps) > MAX_STEPS:
-            raise ValueError(
-                f"LLM: num_scheduler_steps is {num_scheduler_steps}, expected 1 to {MAX_STEPS}"
-            )
         self.folder = find_model(model)
         if device != "cpu":
             wake_driver()  # what follows needs Python's lock, which this does not
@@ -137,8 +132,6 @@ class LLM:
                     self.folder, checkpoint.config, checkpoint.generation_config
                 )
             self.device = choose_device(device, allow_tf32=allow_tf32, tuning_table=tuning_table)
-            if async_scheduling is None:
-                async_scheduling = not self.device.shares_host_memory
             self.dtype = choose_dtype(dtype, self.device, self.config.dtype, allow_tf32=allow_tf32)
             self.max_model_len = self._choose_length(max_model_len)
             self._generation_config = checkpoint.generation_config
@@ -181,8 +174,8 @@ class LLM:
             max_num_seqs=max_num_seqs,
             seed=seed,
             prefix_caching=prefix_caching,
-            num_scheduler_steps=num_scheduler_steps,
-            steps_ahead=int(async_scheduling),
+            num_scheduler_steps=_count("num_scheduler_steps", num_scheduler_steps),
+            steps_ahead=steps_ahead(async_scheduling, self.device),
         )
 
     def memory_map(self) -> MemoryMap:

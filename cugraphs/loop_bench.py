@@ -22,7 +22,6 @@ from cugraphs.step_state import fill_launch
 from cugraphs.token_ring import MAX_STEPS
 
 REPLAYS_TOGETHER = 8
-_UNDER_WAY = 2  # launches that are queued at a time, where several steps are launched together
 _WARM_UP_STEPS = 8
 _NEWCOMERS = 16  # that are timed
 
@@ -32,12 +31,17 @@ class Drive(enum.Enum):
 
     HOST = "host"  # it reads each step's tokens, waiting for the stream, and launches the next
     REPLAYS = "replays"  # it launches several, and the next ones while they run
-    LOOP = "loop"  # the GPU: one launch of a loop that ends itself
+    LOOP = "loop"  # the GPU: one launch of a loop that ends itself, and the next while it runs
 
     @property
     def num_steps(self) -> int:
         """Steps of a launch."""
         return {Drive.HOST: 1, Drive.REPLAYS: REPLAYS_TOGETHER, Drive.LOOP: MAX_STEPS}[self]
+
+    @property
+    def launches_under_way(self) -> int:
+        """How many are queued at a time."""
+        return 1 if self is Drive.HOST else 2
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class _Driver:
         """Drive so many steps; how many were made."""
         launched = made = 0
         under_way: deque[_Launched] = deque()
-        depth = _UNDER_WAY if self._drive is Drive.REPLAYS else 1
+        depth = self._drive.launches_under_way
         while launched < steps or under_way:
             while launched < steps and len(under_way) < depth:
                 under_way.append(self._launch(min(self._drive.num_steps, steps - launched)))
@@ -144,7 +148,7 @@ class _Driver:
     def newcomer(self, step_s: float) -> float:
         """Steps that a newcomer waits for one that has it, from a moment within some step."""
         ring = self._runner.ring
-        depth = _UNDER_WAY if self._drive is Drive.REPLAYS else 1
+        depth = self._drive.launches_under_way
         under_way = [self._launch() for _ in range(depth)]
         if self._drive is not Drive.HOST:
             ring.wait(under_way[0].first, self._batch, loop=self._loop(under_way[0]))

@@ -9,9 +9,8 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import numpy as np
 
@@ -141,14 +140,19 @@ class StepPlan:
         )
         self._record(t, inputs, state, ring)
 
-    def loop_control(self, rows: int, condition: int) -> Program:
-        """What decides after a step of a loop at a rung whether there is another."""
+    def loop_control(self, rows: int, begins: bool, condition: int) -> Program:
+        """What decides whether there is another step of a loop: before the first, or after one."""
 
         def record(t: Tracer) -> None:
             state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
-            block_size = self.cache.block_size
             record_loop_control(
-                t, state, ring, rows=rows, block_size=block_size, condition=condition
+                t,
+                state,
+                ring,
+                rows=rows,
+                block_size=self.cache.block_size,
+                begins=begins,
+                condition=condition,
             )
 
         return plan_program(f"loop_control_{rows}", record).program
@@ -179,8 +183,7 @@ class StepPlan:
         return plan_arena(self.programs, workspace=workspace)
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A step that was submitted.
 
     Args:
@@ -240,6 +243,7 @@ class ModelRunner:
                 **self.ring.arrays,
             }
             self.mirror = StateMirror(plan.state)
+        self.device.write(self.state[WORDS], self.mirror.take_all())
         with span("arena"):
             memory = ProgramMemory(
                 plan.programs, self.device, weights, self.state, poison=poison, debug=debug
@@ -283,7 +287,9 @@ class ModelRunner:
     @property
     def expected_graph_bytes(self) -> int:
         """What the driver was to keep for the graphs, by the nodes that are captured."""
-        nodes = sum(rung.num_nodes for rung in self.decode.capture_report) + self._piece_nodes
+        loops = self.decode.loops  # each holds its rung's nodes once more
+        full = sum(r.num_nodes * (1 + (r.rows in loops)) for r in self.decode.capture_report)
+        nodes = full + self._piece_nodes
         return expected_graphs(1, nodes, HostCosts()).nbytes or 0
 
     def memory_map(self) -> MemoryMap:
@@ -333,18 +339,17 @@ class ModelRunner:
         self._send_what_a_step_cannot()
         if chunks:
             num_logprobs = self.mirror.fields["num_logprobs"].take(decode_slots)
-            tickets = [self._queue_mixed(chunks, DecodeRows(decode_slots, positions, num_logprobs))]
+            rows = DecodeRows(decode_slots, positions, num_logprobs)
+            tickets = [self._queue_mixed(chunks, rows, reads=reads)]
         elif len(decode_slots) <= self.decode.ladder.top:
-            tickets = self._queue_decode(decode_slots, num_steps)
+            tickets = self._queue_decode(decode_slots, num_steps, reads=reads)
         else:
             tickets = [self._queue_in_parts(decode_slots, reads=reads)]
         self.mirror.advance(decode_slots, positions, num_steps)
         for chunk in chunks:
             if chunk.samples:
                 self.mirror.advance_chunk(chunk)
-        if reads:
-            return tickets
-        return [dataclasses.replace(ticket, outputs=()) for ticket in tickets]
+        return tickets
 
     def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
         """Wait for a step.
@@ -440,19 +445,19 @@ class ModelRunner:
             fill_launch(inputs, self.ring.next_step)  # which is still to come: they are applied
             self._changes.run({})
 
-    def _queue_decode(self, slots: Array, num_steps: int) -> list[Ticket]:
+    def _queue_decode(self, slots: Array, num_steps: int, *, reads: bool) -> list[Ticket]:
         """Queue decode steps of rows that a rung holds, as a loop where those are wanted."""
         rows, first = len(slots), self.ring.begin(num_steps)
         inputs = self.decode.inputs(rows)
         self.mirror.take(inputs["changes"])
         fill_launch(inputs, first, num_steps)
         fill_decode(inputs, slots)
-        if num_steps == 1:
-            return [Ticket([(first, rows)], None, [self.decode.run(rows)])]
-        loop = first if self.has_loops else None
-        until = partial(self.ring.has_ended, first) if self.has_loops else None
+        loop, until = None, None
+        if num_steps > 1 and self.has_loops:
+            loop, until = first, partial(self.ring.has_ended, first)
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
-        return [Ticket([(first + i, rows)], loop, [outputs]) for i in range(num_steps)]
+        kept = [outputs] if reads else ()
+        return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
 
     def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:
         """Queue one decode step of more rows than a rung holds; read each part before the next."""
@@ -460,7 +465,7 @@ class ModelRunner:
         outputs: list[Mapping[str, Array]] = []
         begin = 0
         for rows in self.decode.split(len(slots)):
-            (part,) = self._queue_decode(slots[begin : begin + rows], 1)
+            (part,) = self._queue_decode(slots[begin : begin + rows], 1, reads=reads)
             steps += part.steps
             if reads:
                 outputs.append({name: a.copy() for name, a in self._read(part.outputs[0]).items()})
@@ -473,7 +478,7 @@ class ModelRunner:
             return arrays
         return {name: self.device.read(array) for name, array in arrays.items()}
 
-    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows) -> Ticket:
+    def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows, *, reads: bool) -> Ticket:
         rows, first = len(decode.slots), self.ring.begin()
         tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
         logits = rows + sum(chunk.num_logits for chunk in chunks)
@@ -490,7 +495,8 @@ class ModelRunner:
         if not captured:
             self.counts.eager_steps["a step with prompt tokens"] += 1
         outputs = self._mixed.run(sizes)
-        return Ticket([(first, logits)], None, [{n: a[:logits] for n, a in outputs.items()}])
+        kept = [{name: array[:logits] for name, array in outputs.items()}] if reads else ()
+        return Ticket([(first, logits)], None, kept)
 
     def _mixed_sizes(self, tokens: int, seqs: int, logits: int) -> dict[str, int]:
         """Sizes that serve so many: on a GPU a little larger, so that bindings come again."""
@@ -503,15 +509,17 @@ class ModelRunner:
         }
 
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
-        """The programs, at the sizes that a start binds and at those of a long prompt."""
+        """The programs, at the sizes that a start binds and at those of long prompts."""
         plan, mixed = self.plan, self.plan.mixed.program
         found: list[tuple[Program, Mapping[str, int]]] = [
             (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
             for rung in plan.ladder.rungs
         ]
         rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
-        for tokens in (*rungs, plan.max_num_batched_tokens):
-            found.append((mixed, {"tokens": tokens, "seqs": 1, "logits": 1}))
+        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in rungs]
+        for exponent in range(plan.state.num_slots.bit_length()):
+            rows, tokens = 1 << exponent, plan.max_num_batched_tokens
+            found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
         return [*found, (plan.changes.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:

@@ -47,14 +47,14 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """A prompt and its answers.
+    """A prompt and its answers: all of them so far, or in a stream what is new of them.
 
     Args:
         request_id: given by the engine, rising.
         prompt: the text, or None if token ids were given.
         prompt_token_ids: the tokens of the prompt, BOS included; what is left of them where they
             were truncated.
-        outputs: one per sample.
+        outputs: one per sample; in a stream one per sample that has gained something.
         finished: whether every sample has ended.
         prompt_logprobs: for each prompt token the likeliest tokens and itself, by token id; the
             first is None, since nothing precedes it. None if not asked for.

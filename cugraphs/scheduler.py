@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,7 @@ class ScheduledChunk:
     is_new: bool = False  # admitted in this step: its slot of the device's state must be written
 
 
-@dataclass(frozen=True)
-class ScheduledStep:
+class ScheduledStep(NamedTuple):
     """What runs next.
 
     Args:
@@ -104,6 +104,11 @@ class Scheduler:
         """Whether nothing waits and nothing runs."""
         return not self.waiting and not self.running
 
+    @property
+    def could_join(self) -> bool:
+        """Whether a prompt waits that the next step might have room for."""
+        return bool(self._prefilling or (self.waiting and self._free_slots))
+
     def num_tokens(self, sequence: Sequence) -> int:
         """Tokens of prompt and answer that are known."""
         slot = sequence.slot
@@ -122,7 +127,7 @@ class Scheduler:
         Returns:
             None if nothing is to be done; or nothing until the steps in flight are collected.
         """
-        if self._prefilling or (self.waiting and self._free_slots):
+        if self.could_join:
             num_steps = 1
         found = self._grow_decode_rows(num_steps)
         if found is None:
@@ -154,11 +159,6 @@ class Scheduler:
         self._collected += num_steps
         if self._leaving:
             self._release_leaving()
-
-    def take_back(self, slots: Array, num_computed: Array, num_steps: int) -> None:
-        """The last ``num_steps`` steps were not made: so many tokens of the slots are computed."""
-        self.slots.num_computed[slots] = num_computed
-        self.collect(num_steps)
 
     @property
     def has_leaving(self) -> bool:

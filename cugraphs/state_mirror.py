@@ -18,6 +18,7 @@ from cugraphs.sequence_state import SequenceState
 from cugraphs.step_state import Chunk
 
 _MOVED_BY_STEPS = ("last_token", "num_computed", "done")
+_NOTHING = {"bias_ids": -1, "bias_values": 0, "stop_ids": -1, "block_tables": 0}  # list entries
 
 
 class StateMirror:
@@ -29,6 +30,8 @@ class StateMirror:
         self._words = np.zeros(state.words.shape, np.int32)
         self.fields = state.views(self._words)
         self._changed: set[int] = set()
+        # How many entries of each list hold something, by slot. Most use few of many.
+        self._lengths = {name: np.zeros(state.num_slots, np.int32) for name in _NOTHING}
         self._widest_stop_ids = 0  # entries of stop_ids that any sequence has used
         for slot in range(state.num_slots):
             self.set("stop_ids", slot, -1)
@@ -41,11 +44,13 @@ class StateMirror:
         return len(self._changed)
 
     def set(self, name: str, slot: int, values: float | Array) -> None:
-        """Write one slot's entry of a field, all of it."""
+        """Write one slot's entry of a field; an array may be the beginning of a list."""
         row = self.fields[name][slot : slot + 1].reshape(-1)
+        first = self._state.first_word(name) + slot * len(row)
+        if isinstance(values, np.ndarray):
+            row = row[: len(values)]
         before = row.view(np.int32).copy()
         row[...] = values
-        first = self._state.first_word(name) + slot * len(row)
         if name in _MOVED_BY_STEPS:  # the device's is not what it was here
             self._changed.add(first)
             return
@@ -57,19 +62,24 @@ class StateMirror:
         """Write entries of the block tables, int32 [n] each."""
         table = self.fields["block_tables"]
         table[slots, indices] = blocks
+        self._lengths["block_tables"][slots] = indices + 1  # which rise for one slot
         words = slots * table.shape[1] + indices + self._state.first_word("block_tables")
         self._changed.update(words.tolist())
 
     def take(self, changes: Array) -> None:
         """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1."""
-        taken = [self._changed.pop() for _ in range(min(len(changes), len(self._changed)))]
+        if len(self._changed) <= len(changes):
+            taken = [*self._changed]
+            self._changed = set()  # a set that was large is searched through at every pop
+        else:
+            taken = [self._changed.pop() for _ in range(len(changes))]
         changes[: len(taken), 0] = taken
         changes[: len(taken), 1] = self._words[taken]
         changes[len(taken) :, 0] = -1
 
     def take_all(self) -> Array:
         """All words, int32 [words], after which there are no changes."""
-        self._changed.clear()
+        self._changed = set()
         return self._words
 
     def write_slot(
@@ -115,14 +125,14 @@ class StateMirror:
             self._set_word(name, slot, value)
         self.set("seeds", slot, np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32))
         bias = params.logit_bias or {}
-        self._set_list("bias_ids", slot, list(bias.keys()), -1)
-        self._set_list("bias_values", slot, list(bias.values()), 0)
-        self._set_list("stop_ids", slot, stop_token_ids, -1)
+        self._set_list("bias_ids", slot, list(bias.keys()))
+        self._set_list("bias_values", slot, list(bias.values()))
+        self._set_list("stop_ids", slot, stop_token_ids)
         self._widest_stop_ids = max(self._widest_stop_ids, len(stop_token_ids))
 
     def write_table(self, slot: int, blocks: Sequence[int] | Array) -> None:
         """Set a slot's whole block table."""
-        self._set_list("block_tables", slot, blocks, 0)
+        self._set_list("block_tables", slot, blocks)
 
     def begin_chunk(self, chunk: Chunk) -> None:
         """Make the chunk's slot stand where the chunk begins."""
@@ -184,10 +194,15 @@ class StateMirror:
         if field[slot] != before or name in _MOVED_BY_STEPS:
             self._changed.add(self._state.first_word(name) + slot)
 
-    def _set_list(self, name: str, slot: int, values: Sequence[float] | Array, rest: float) -> None:
-        row = np.full(self.fields[name].shape[1], rest, self.fields[name].dtype)
-        row[: len(values)] = values
-        self.set(name, slot, row)
+    def _set_list(self, name: str, slot: int, values: Sequence[float] | Array) -> None:
+        """Write the beginning of a list, and nothing behind it."""
+        lengths = self._lengths[name]
+        count = max(len(values), int(lengths[slot]))
+        lengths[slot] = len(values)
+        if count:
+            row = np.full(count, _NOTHING[name], self.fields[name].dtype)
+            row[: len(values)] = values
+            self.set(name, slot, row)
 
 
 def token_counts(

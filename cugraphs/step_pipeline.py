@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.statistics import EngineCounters
 from cugraphs.step_state import Chunk
 from cugraphs.text_worker import Begun, PromptRows, StepTokens
+from cugraphs.token_ring import DEAD
 
 
-@dataclass(frozen=True)
-class _StepInFlight:
+class _StepInFlight(NamedTuple):
     """A step that is submitted and not collected.
 
     Args:
@@ -115,14 +115,15 @@ class StepPipeline:
     def _may_submit(self) -> bool:
         """Whether another step may follow those in flight before they are collected.
 
-        Not while log-probabilities are to be read, which it would overwrite; nor behind a loop,
-        of which only its end tells where its sequences stand.
+        Not while log-probabilities are to be read, which it would overwrite. Behind a loop only
+        decode rows may follow, which find in the state where the loop has left their sequences.
         """
         if not self._in_flight:
             return True
         last = self._in_flight[-1]
-        follows = not last.wants_logprobs and last.ticket.loop is None
-        return follows and len(self._in_flight) <= self._steps_ahead
+        if last.wants_logprobs or (last.ticket.loop is not None and self.scheduler.could_join):
+            return False
+        return len(self._in_flight) <= self._steps_ahead
 
     def _submit(self) -> bool:
         """Schedule steps and queue them; whether there were any."""
@@ -180,7 +181,7 @@ class StepPipeline:
             output_token_ids=self.scheduler.slots.known_tokens(slot)[len(prompt) :],
             end_position=sequence.end_position,
         )
-        self._runner.mirror.write_table(slot, self.scheduler.blocks.tables[slot])
+        self._runner.mirror.write_table(slot, self.scheduler.blocks.block_table(slot))
         self._begun.append(Begun(slot, sequence, now_s, item.start))
 
     def _chunk(self, item: ScheduledChunk) -> Chunk:
@@ -290,13 +291,33 @@ class StepPipeline:
         return True
 
     def _drop_rest_of_loop(self, step: _StepInFlight) -> None:
-        """A loop ended before ``step``: its sequences stand where that would have found them."""
-        assert all(other.ticket.loop == step.ticket.loop for other in self._in_flight)
-        running = ~self.scheduler.slots.ended.take(step.slots)
-        slots, num_computed = step.slots[running], step.positions[running] - 1
-        self._runner.mirror.advance(slots, num_computed, 1)
-        self.scheduler.take_back(slots, num_computed, len(self._in_flight))
-        self._in_flight.clear()
+        """A loop ended before ``step``: its sequences stand where that would have found them.
+
+        Steps that were submitted behind it, of the same sequences, have found them there: their
+        tokens stand so many places earlier than was thought.
+        """
+        loop = step.ticket.loop
+        dropped = [other for other in self._in_flight if other.ticket.loop == loop]
+        behind = []
+        for other in self._in_flight:
+            if other.ticket.loop != loop:
+                earlier = len(dropped) * np.isin(other.slots, step.slots)
+                positions = (other.positions - earlier).astype(np.int32)
+                behind.append(other._replace(positions=positions))
+        self._in_flight = deque(behind)
+        self._stand_at(step.slots, step.positions - 1)
+        for other in behind:
+            self._stand_at(other.slots, other.positions)
+        self.scheduler.collect(len(dropped))
+
+    def _stand_at(self, slots: Array, num_computed: Array) -> None:
+        """So many tokens of each sequence that still runs are computed, but none at its limit."""
+        running = self.scheduler.slots
+        goes_on = ~running.ended.take(slots)
+        slots = slots[goes_on]
+        ahead = np.minimum(num_computed[goes_on], running.end_position.take(slots) - 1)
+        running.num_computed[slots] = ahead
+        self._runner.mirror.advance(slots, ahead, 1)
 
     def _count_chunk(self, chunk: ScheduledChunk) -> None:
         """A chunk is in the cache: make its full blocks known as prefixes."""
@@ -312,6 +333,7 @@ class StepPipeline:
 
     def _check_numbers(self, slots: Array, positions: Array, token_ids: Array) -> None:
         if len(token_ids) and token_ids.min() < 0:
+            assert token_ids.min() != DEAD, "the row of a sequence that runs was dead"
             index = int(token_ids.argmin())
             raise FloatingPointError(
                 f"Engine: the logits of request {self._sequence(slots[index]).request_id} at "

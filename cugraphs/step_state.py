@@ -234,9 +234,12 @@ def record_loop_control(
     *,
     rows: int,
     block_size: int,
+    begins: bool,
     condition: int,
 ) -> None:
-    """Record what decides after a decode step of a loop whether there is another.
+    """Record what decides whether there is another decode step of a loop.
+
+    Before the first one it also applies the host's changes, since that one may not come.
 
     Args:
         t: records it.
@@ -244,13 +247,14 @@ def record_loop_control(
         ring: of the steps.
         rows: of the step.
         block_size: tokens of a block.
+        begins: it is before the first step, not after a step.
         condition: the handle of the loop's condition in a CUDA graph; 0 outside of one.
     """
-    launch = t.input("launch", (2,), "int32")
+    launch = apply_changes(t, state, ring) if begins else t.input("launch", (2,), "int32")
     row_ids = t.input("row_ids", (rows,), "int32")
     where = (state.num_computed, state.done, state.block_tables)
     now = (launch, ring.step, ring.stop_at)
-    attrs = {"block_size": block_size, "condition": condition}
+    attrs = {"block_size": block_size, "begins": begins, "condition": condition}
     t.call_tuple(LOOP_CONTROL, ring.loop_ends, row_ids, *where, *now, **attrs)
 
 

@@ -14,7 +14,8 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from queue import Queue
+from queue import SimpleQueue
+from typing import NamedTuple
 
 from cugraphs.completion import Completion
 from cugraphs.kernel import Array
@@ -62,8 +63,7 @@ class PromptRows:
     token_ids: Sequence[int]
 
 
-@dataclass(frozen=True)
-class StepTokens:
+class StepTokens(NamedTuple):
     """What a step has sampled.
 
     Args:
@@ -108,15 +108,15 @@ class TextWorker:
     Attributes:
         results: of each step whose tokens were given to their completions.
         errors: what went wrong with the text of a completion, which was ended for it.
-        drain: waits until all tokens are in their completions.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int) -> None:
         """Start the thread; it ends when nobody holds the worker any more."""
-        queue: Queue[StepTokens | None] = Queue(MAX_STEPS_BEHIND)
+        # Ctrl-C may come at any instruction of whoever puts: this queue has no lock of Python's
+        # and no count that it could leave halfway.
+        queue: SimpleQueue[StepTokens | threading.Event | None] = SimpleQueue()
         writer = AnswerWriter(tokenizer, num_slots)
         self.results, self.errors = writer.results, writer.errors
-        self.drain = queue.join
         self._queue, self._answers = queue, writer.answers
         weakref.finalize(self, queue.put, None).atexit = False
         threading.Thread(
@@ -132,23 +132,29 @@ class TextWorker:
         self._answers.pop(completion.sequence, None)
 
     def put(self, tokens: StepTokens) -> None:
-        """Hand over a step's tokens; waits while too many steps are queued."""
+        """Hand over a step's tokens; where too many steps are queued, wait for them."""
+        if self._queue.qsize() >= MAX_STEPS_BEHIND:
+            self.drain()
         self._queue.put(tokens)
 
+    def drain(self) -> None:
+        """Wait until all tokens are in their completions."""
+        reached = threading.Event()
+        self._queue.put(reached)
+        reached.wait()
 
-def _work(queue: Queue[StepTokens | None], writer: AnswerWriter) -> None:
+
+def _work(queue: SimpleQueue[StepTokens | threading.Event | None], writer: AnswerWriter) -> None:
     """The thread: one step's tokens after the other. It holds no worker, so that one can end it."""
-    while True:
-        step = queue.get()
-        try:
-            if step is None:
-                return
-            writer.take(step)
-        except Exception as error:
-            writer.errors.append(error)
-        finally:
-            step = None  # an idle thread keeps nothing alive
-            queue.task_done()
+    while (step := queue.get()) is not None:
+        if isinstance(step, threading.Event):
+            step.set()
+        else:
+            try:
+                writer.take(step)
+            except Exception as error:
+                writer.errors.append(error)
+        del step  # an idle thread keeps nothing alive
 
 
 class AnswerWriter:

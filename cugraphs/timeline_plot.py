@@ -91,7 +91,10 @@ def _draw_launches(
     for row, kernel in enumerate(kernels):
         own = [span for span in spans if span.kernel == kernel]
         bars = [(span.begin_us, span.end_us - span.begin_us) for span in own]
-        axes.broken_barh(bars, (row - 0.4, 0.8), facecolors=colours[kernel], linewidth=0)
+        colour = colours[kernel]  # edges too, or the shortest bars would not show
+        axes.broken_barh(
+            bars, (row - 0.4, 0.8), facecolors=colour, edgecolors=colour, linewidth=0.4
+        )
     taken = {k: sum(s.end_us - s.begin_us for s in spans if s.kernel == k) for k in kernels}
     axes.set_yticks(range(len(kernels)), [f"{k}  {taken[k]:,.0f} us" for k in kernels], fontsize=9)
     axes.set_xlim(0, total)

@@ -160,7 +160,8 @@ class TokenRing:
         start = time.perf_counter()
         check_s, is_idle, has_slept = start + _CHECK_EVERY_S, False, False
         while True:
-            if loop is not None and step - loop >= (self.steps_made(loop) or MAX_STEPS):
+            made = None if loop is None else self.steps_made(loop)
+            if made is not None and loop is not None and step >= loop + made:
                 return None
             tokens = self.poll(step, rows)
             if tokens is not None:

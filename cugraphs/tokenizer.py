@@ -11,6 +11,7 @@ import json
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import tokenizers
 
@@ -63,7 +64,7 @@ class Tokenizer:
         )
         self._id_limit = max(self.vocab_size, model_vocab_size)
         self.byte_values: Mapping[int, int] = _byte_values(backend)
-        self._joins_texts = _joins_texts(backend)
+        self._way_to_join = _way_to_join(backend)
         self._plain_texts: dict[int, str | None] = {}
 
     @classmethod
@@ -192,12 +193,15 @@ class Tokenizer:
             return self._plain_texts.setdefault(token_id, self._find_plain_text(token_id))
 
     def _find_plain_text(self, token_id: int) -> str | None:
-        if not self._joins_texts or token_id in self.byte_values or not self.token(token_id):
+        if self._way_to_join is None or token_id in self.byte_values:
             return None
-        once, twice = (self.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
-        if REPLACEMENT_CHARACTER in twice:
+        text = self.decode([token_id], skip_special_tokens=False)
+        if self._way_to_join == "drops first space":
+            twice = self.decode([token_id, token_id], skip_special_tokens=False)
+            text = twice[len(text) :]
+        if not text or REPLACEMENT_CHARACTER in text:
             return None
-        return twice[len(once) :]  # the first one may have lost its space
+        return f" {text}" if self._way_to_join == "puts spaces" else text
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token written as the vocabulary writes it, None if there is none."""
@@ -254,16 +258,23 @@ def _byte_values(backend: tokenizers.Tokenizer) -> dict[int, int]:
     return {token_id: byte for token_id, byte in ids if token_id is not None}
 
 
-def _joins_texts(backend: tokenizers.Tokenizer) -> bool:
-    """Return whether each token but the first adds the same text wherever it stands."""
+def _way_to_join(
+    backend: tokenizers.Tokenizer,
+) -> Literal["as they are", "puts spaces", "drops first space"] | None:
+    """Return how texts of tokens are joined, None if a token's depends on those around it."""
     if backend.decoder is None:
-        return True
+        return "puts spaces"
     state = json.loads(backend.decoder.__getstate__())
-    return all(
+    steps = state.get("decoders", [state])
+    if all(step["type"] == "ByteLevel" for step in steps):
+        return "as they are"
+    if all(
         step["type"] in ("ByteLevel", "Replace", "ByteFallback", "Fuse", "Metaspace")
         or (step["type"] == "Strip" and step["start"] <= 1 and step["stop"] == 0)
-        for step in state.get("decoders", [state])
-    )
+        for step in steps
+    ):
+        return "drops first space"
+    return None
 
 
 def _template_prefix(backend: tokenizers.Tokenizer) -> tuple[int, ...]:

@@ -29,7 +29,9 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
     return unit * Stream::kColumns + g * Stream::kGroupColumns + column;
   };
   const typename Stream::RowsInOrder weight_row = {out_features};
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
+  const auto load_constants = [] {};
+  const auto prepare = [](T*) {};
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int half, int unit, int row, int column) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -50,5 +52,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
     }
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
-  Stream::run(weight_row, prepare, begin, finish, x, weight, units, tokens, in_features);
+  Stream::run(
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

@@ -30,7 +30,9 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     const int gate = min(unit * kGates + column % kGates, inter - 1);
     return column < kGates ? gate : inter + gate;
   };
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
+  const auto load_constants = [] {};
+  const auto prepare = [](T*) {};
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
@@ -44,5 +46,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     }
   };
   const int units = (inter + kGates - 1) / kGates;
-  Stream::run(weight_row, prepare, begin, finish, x, weight, units, tokens, in_features);
+  Stream::run(
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

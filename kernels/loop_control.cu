@@ -1,6 +1,7 @@
-// loop_control: whether the loop over decode steps, the last of which is `step`, goes on. It ends if no
-// row is live in a next step, if launch[1] steps are made, or if the host has set stop_at to launch[0]
-// or a later step; then loop_ends[launch[0] % ring_steps] = (steps made, launch[0])
+// loop_control: whether there is another step of the loop over decode steps, before its first one
+// (begins) or after each, `step`. It ends if no row is live in a next step, if launch[1] steps are made,
+// or if the host has set stop_at to launch[0] or a later step; then
+// loop_ends[launch[0] % ring_steps] = (steps made, launch[0])
 //
 // Compares only. One block. What no kernel writes is read before the wait: the host's word among it, which
 // takes a microsecond from its memory. The word that tells the end is volatile, as in advance.
@@ -27,6 +28,7 @@ __global__ void __launch_bounds__(256, 1) loop_control(
     int max_blocks,
     int block_size,
     int ring_steps,
+    int begins,  // 1: this is before the first step
     unsigned long long condition) {
   let_next_kernel_start();
   const int stop = threadIdx.x == 0 ? *static_cast<const volatile int*>(stop_at) : 0;
@@ -42,10 +44,13 @@ __global__ void __launch_bounds__(256, 1) loop_control(
   const bool any_live = __syncthreads_or(live) != 0;
   if (threadIdx.x != 0) return;
   const auto first = static_cast<unsigned>(first_step);
-  const unsigned made = static_cast<unsigned>(step[0]) - first + 1u;
+  const unsigned made = begins != 0 ? 0u : static_cast<unsigned>(step[0]) - first + 1u;
   const bool all_made = made >= static_cast<unsigned>(num_steps);
-  if (any_live && !all_made && is_before(stop, first_step)) return;
+  if (any_live && !all_made && is_before(stop, first_step)) {
+    if (begins != 0 && condition != 0) cudaGraphSetConditional(condition, 1);
+    return;
+  }
   const unsigned long long word = static_cast<unsigned long long>(first) << 32 | made;
   reinterpret_cast<volatile unsigned long long*>(loop_ends)[first % ring_steps] = word;
-  if (condition != 0) cudaGraphSetConditional(condition, 0);
+  if (begins == 0 && condition != 0) cudaGraphSetConditional(condition, 0);
 }

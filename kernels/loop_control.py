@@ -1,9 +1,10 @@
-"""Loop control: after a step of a loop over decode steps, whether there is another.
+"""Loop control: whether there is another step of a loop over decode steps.
 
-The loop ends where no row would be live in a next step, where as many steps are made as were asked
-for, or where the host has raised ``stop_at`` to the loop's first step or a later one. Its end is
-told in ``loop_ends[first step % ring_steps] = (steps made, first step)``, one word of 64 bits that
-the host can read while the device runs on. In a CUDA graph it also sets the loop's condition.
+It is asked before the first step and after each. The loop ends where no row would be live in a
+next step, where as many steps are made as were asked for, or where the host has raised ``stop_at``
+to the loop's first step or a later one. Its end is told in ``loop_ends[first step % ring_steps] =
+(steps made, first step)``, one word of 64 bits that the host can read while the device runs on. In
+a CUDA graph it also sets the loop's condition.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def reference(
     stop_at: Array,
     *,
     block_size: int,
+    begins: bool = False,
     condition: int = 0,
 ) -> tuple[()]:
     """Tell the end of the loop, if this is it.
@@ -45,32 +47,38 @@ def reference(
         done: int32 [slots]; 1 once the sequence has ended.
         block_tables: int32 [slots, max_blocks]; 0 after the last block.
         launch: int32 [2]; the loop's first step, and how many it makes at most.
-        step: int32 [1]; the step that has just been made.
+        step: int32 [1]; the step that has just been made; before the first step any.
         stop_at: int32 [1]; loops that began with this step or before it end.
         block_size: tokens of a block.
-        condition: the handle of the loop's condition in a CUDA graph; 0 outside of one.
+        begins: this is before the loop's first step.
+        condition: the handle of the loop's condition in a CUDA graph; 0 outside of one. It is 0
+            before the first step.
     """
     any_live = live_rows(row_ids, num_computed, done, block_tables, block_size).any()
-    made = (step - launch[:1])[0] + 1
+    made = 0 if begins else (step - launch[:1])[0] + 1
     if not any_live or made >= launch[1] or not is_before(stop_at, launch[:1]):
         loop_ends[int(launch[0]) % len(loop_ends)] = (made, launch[0])
     return ()
 
 
-def check(axes: Axes, *, block_size: int, condition: int = 0) -> None:
+def check(axes: Axes, *, block_size: int, begins: bool = False, condition: int = 0) -> None:
     """Refuse words of another number. Raises ValueError."""
     check_words("loop_control", axes, pair=2, launch_words=2, one=1)
     check_ring("loop_control", axes["ring_steps"])
 
 
-def cost(axes: Axes, dtype: str, *, block_size: int, condition: int = 0) -> Cost:
+def cost(
+    axes: Axes, dtype: str, *, block_size: int, begins: bool = False, condition: int = 0
+) -> Cost:
     """Four words of each row."""
     return Cost(16 * axes["rows"], 0)
 
 
-def launches(axes: Axes, dtype: str, *, block_size: int, condition: int = 0) -> tuple[Launch, ...]:
+def launches(
+    axes: Axes, dtype: str, *, block_size: int, begins: bool = False, condition: int = 0
+) -> tuple[Launch, ...]:
     """One block."""
-    sizes = (axes["rows"], axes["max_blocks"], block_size, axes["ring_steps"])
+    sizes = (axes["rows"], axes["max_blocks"], block_size, axes["ring_steps"], int(begins))
     scalars: list[np.generic] = [*map(np.int32, sizes), np.uint64(condition)]
     return (Launch("loop_control", (1, 1, 1), THREADS, tuple(scalars), programmatic=True),)
 
@@ -106,6 +114,7 @@ def _inputs(
 
 
 _ATTRS = {"block_size": 16}
+_BEGINS = {"block_size": 16, "begins": True}
 _LAST, _FIRST = 2**31 - 1, -(2**31)  # of the numbers, as int32
 
 LOOP_CONTROL = Kernel(
@@ -143,6 +152,10 @@ LOOP_CONTROL = Kernel(
             _inputs([0], step=_LAST, launch=(_LAST, 9), stop_at=_FIRST),
             _ATTRS,
         ),
+        Case("begins", _inputs([0], step=3), _BEGINS),
+        Case("begins_after_later_steps", _inputs([0], step=30), _BEGINS),
+        Case("none_begins", _inputs([1, 2], step=9), _BEGINS),
+        Case("stopped_before_it_begins", _inputs([0], step=9, stop_at=10), _BEGINS),
         Case("last_of_300", _inputs([1] * 299 + [5]), _ATTRS),
         Case("none_of_300", _inputs([1] * 300), _ATTRS),
         Case("block_size_8", _inputs([2, 4]), {"block_size": 8}),

@@ -14,7 +14,7 @@ import numpy as np
 
 from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
 
-from .case_arrays import normal
+from .case_arrays import int32, normal
 from .linear import LINEAR
 from .rms_norm import RMS_NORM
 from .rope_append import CACHE_AXES, ROPE_APPEND
@@ -117,6 +117,15 @@ def _of_rope(name: str, in_features: int, *, bias: bool = False, scale: float = 
     return Case(name + suffix, make, {"eps": 1e-5, **rope.attrs})
 
 
+def _few_pairs(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """Fewer pairs to rotate than a unit has, and a dead row."""
+    caches = [normal(rng, dtype, (2, 1, 16, 2)) for _ in range(2)]
+    x, gain = normal(rng, dtype, (5, 128)), 1 + normal(rng, dtype, (128,), 0.25)
+    positions, slots = int32([3, 7, 10**6, 1, 0]), int32([3, 30, -1, 16, 0])
+    cos_sin = rng.uniform(-1, 1, (8, 2)).astype(np.float32)
+    return (*caches, x, positions, slots, gain, normal(rng, dtype, (6, 128), 0.1), cos_sin)
+
+
 NORM_ROPE_APPEND = Kernel(
     name="norm_rope_append",
     operands=(
@@ -150,5 +159,6 @@ NORM_ROPE_APPEND = Kernel(
         _of_rope("slot_0", 256),
         _of_rope("attention_scaling", 256),
         _of_rope("one_row", 256, scale=1e-3),  # shows a wrong eps
+        Case("few_pairs", _few_pairs, {"eps": 1e-5, "q_size": 2}),
     ),
 )

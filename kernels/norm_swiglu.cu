@@ -33,9 +33,12 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     const int gate = min(unit * kGates + column % kGates, inter - 1);
     return column < kGates ? gate : inter + gate;
   };
+  typename Stream::Vector gains[Stream::kHeld];
+  const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
   const auto prepare = [&](T* rows) {
-    Stream::normalise_rows(rows, x, gain, tokens, in_features, eps);
+    Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
@@ -49,5 +52,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     }
   };
   const int units = (inter + kGates - 1) / kGates;
-  Stream::run(weight_row, prepare, begin, finish, x, weight, units, tokens, in_features);
+  Stream::run(
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

@@ -16,10 +16,17 @@ from .case_arrays import Make
 
 STREAM_DTYPES = ("bfloat16", "float16")
 MAX_ROWS = 16
-MAX_NORM_ROWS = 8
+MAX_ADD_ROWS = 8  # above, what adds parts' sums adds the residual too
+MAX_NORM_ROWS = 8  # of the kernels that normalise
+_FRAGMENT_ROWS = 8  # at most, of one fragment
 MAX_NORM_BYTES = 94 << 10  # of the rows that a block normalises: what every card has room for
 
+MAX_CACHED_BYTES = (
+    160 << 10
+)  # of more rows than these: each block reads them again from its L1 cache
+
 _SEGMENT = 32  # elements of k in a piece of a row
+_LEAST_STEP = 2 * _SEGMENT  # that a warp loads of a row
 _VECTOR = 8  # elements of a load
 _BYTES = 2  # of an element
 _HELD_VECTORS = 4  # of the norm's weight that a thread holds
@@ -43,11 +50,13 @@ class Teams:
     ahead: int
 
 
-# By segments, best first: 8 for up to 2 rows, 4 for up to 4, 2 for up to 8.
+# By segments and fragments, best first: 8 pieces for up to 2 rows, 4 for up to 4, 2 for up to 8,
+# and two fragments of them for up to 16.
 _CHOICES = {
-    8: (Teams(4, 2, 2, 4), Teams(8, 1, 2, 7)),
-    4: (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
-    2: (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    (8, 1): (Teams(4, 2, 2, 4), Teams(8, 1, 2, 7)),
+    (4, 1): (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    (2, 1): (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
+    (2, 2): (Teams(4, 4, 4, 2), Teams(1, 8, 4, 2)),
 }
 _MAX_AHEAD = 8  # where none of them divides the row: a warp has it all
 
@@ -81,10 +90,10 @@ class StreamShape:
 
 
 def streams(tokens: int, in_features: int, dtype: str) -> bool:
-    """Whether there is a shape for these sizes."""
-    if dtype not in STREAM_DTYPES or tokens > MAX_ROWS:
+    """Whether there is a shape for these sizes, and it is the best that there is."""
+    if dtype not in STREAM_DTYPES or tokens > MAX_ROWS or not _whole_steps(in_features):
         return False
-    return in_features > 0 and in_features % (_segments(tokens) * _SEGMENT) == 0
+    return tokens <= _FRAGMENT_ROWS or tokens * in_features * _BYTES <= MAX_CACHED_BYTES
 
 
 def check_streams(
@@ -107,10 +116,14 @@ def check_streams(
             f"{name}: tokens is {tokens}, expected at most {max_rows}; use the kernels that it "
             "stands for"
         )
-    step = _segments(tokens) * _SEGMENT
-    if not in_features or in_features % step:
+    if not _whole_steps(in_features):
         raise ValueError(
-            f"{name}: in_features is {in_features}, expected a multiple of {step} for {tokens} rows"
+            f"{name}: in_features is {in_features}, expected a multiple of {_LEAST_STEP}"
+        )
+    if tokens > _FRAGMENT_ROWS and tokens * in_features * _BYTES > MAX_CACHED_BYTES:
+        raise ValueError(
+            f"{name}: {tokens} rows of {in_features} are {tokens * in_features * _BYTES} bytes, "
+            f"expected at most {MAX_CACHED_BYTES}, which a block's L1 cache can hold"
         )
     if not normalised:
         return
@@ -162,20 +175,37 @@ def stream_shape(tokens: int, in_features: int, columns: int) -> StreamShape:
         in_features: of the weight.
         columns: rows of the weight.
     """
-    segments = _segments(tokens)
-    step = segments * _SEGMENT
-    teams = next(
-        (t for t in _CHOICES[segments] if in_features % (step * t.depth_warps * t.ahead) == 0),
-        None,
-    )
-    if teams is None:
-        steps = in_features // step
-        teams = Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))
-    units = -(-columns // (teams.groups * 8 // segments))
+    segments = _segments(tokens, in_features)
     fragments = -(-tokens * segments // 16) or 1
-    return StreamShape(segments, fragments, teams, min(_BLOCKS, -(-units // teams.row_teams)))
+    step = segments * _SEGMENT
+    blocks = _BLOCKS // fragments
+    fitting = [
+        teams
+        for teams in _CHOICES[segments, fragments]
+        if in_features % (step * teams.depth_warps * teams.ahead) == 0
+    ]
+    if not fitting:
+        steps = in_features // step
+        fitting = [Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))]
+    # Few columns are shared evenly only by few teams, of many warps each.
+    teams = next(
+        (t for t in fitting if _units(t, segments, columns) >= 2 * blocks * t.row_teams),
+        max(fitting, key=lambda t: t.depth_warps),
+    )
+    blocks = min(blocks, -(-_units(teams, segments, columns) // teams.row_teams))
+    return StreamShape(segments, fragments, teams, blocks)
 
 
-def _segments(tokens: int) -> int:
-    """Rows of x times pieces fill the 16 rows of a fragment."""
-    return 8 if tokens <= 2 else 4 if tokens <= 4 else 2
+def _units(teams: Teams, segments: int, columns: int) -> int:
+    """What the rows of the weight are for teams that take so many at once."""
+    return -(-columns // (teams.groups * 8 // segments))
+
+
+def _segments(tokens: int, in_features: int) -> int:
+    """The most pieces that rows of x leave room for in a fragment, and that make whole steps."""
+    room = 8 if tokens <= 2 else 4 if tokens <= 4 else 2
+    return next(n for n in (8, 4, 2) if n <= room and in_features % (n * _SEGMENT) == 0)
+
+
+def _whole_steps(in_features: int) -> bool:
+    return in_features > 0 and in_features % _LEAST_STEP == 0

@@ -65,7 +65,7 @@ class Memory:
         found = []
         device, host = self.settled[0] - self.worst[0], self.worst[1] - self.settled[1]
         if device > DEVICE_GROWTH_BYTES:
-            found.append(f"device memory shrank by {device:,} bytes")
+            found.append(f"the device's free memory shrank by {device:,} bytes")
         if host > HOST_GROWTH_BYTES:
             found.append(f"the process grew by {host:,} bytes")
         return found
@@ -97,12 +97,8 @@ class Soak:
     _expected: dict[int, RequestOutput] = field(default_factory=dict)
     _wave: int = 0  # requests that shall be there at a time
 
-    def run(self, seconds: float, say: Callable[[str], None]) -> Memory:
+    def run(self, seconds: float, memory: Memory, say: Callable[[str], None]) -> None:
         """Serve for so long, then until all have ended."""
-        # The CPU's free memory is that of the whole machine, so it tells nothing of this process.
-        device = self.busy.device
-        shared = device.shares_host_memory
-        memory = Memory((lambda: 0) if shared else lambda: device.free_bytes)
         start = told = time.monotonic()
         step = 0
         while (passed := time.monotonic() - start) < seconds and not self._is_hopeless:
@@ -126,7 +122,6 @@ class Soak:
         memory.look(is_settled=True)
         self._check_counters()
         self.problems += memory.problems()
-        return memory
 
     def summary(self) -> str:
         """What happened so far."""
@@ -151,7 +146,7 @@ class Soak:
             )
             self._live[request.request_id] = request, number
             self.num_added += 1
-        if self._live and self.random.random() < 0.02:
+        if self._live and self.random.random() < 0.05:
             chosen = int(self.random.choice(list(self._live)))
             request, number = self._live.pop(chosen)
             self.busy.engine.abort(request)
@@ -275,6 +270,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     parser.add_argument("--requests", type=int, default=200, help="different ones (default 200)")
     parser.add_argument("--max-num-seqs", type=int, default=16, help="at once (default 16)")
+    parser.add_argument(
+        "--num-scheduler-steps", type=int, default=1, help="queued together (default 1)"
+    )
+    parser.add_argument("--step-loops", action="store_true", help="as one launch, on a GPU")
+    parser.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        help="queue a step while the last still runs (default: on a GPU)",
+    )
+    parser.add_argument(
+        "--shared-gpu", action="store_true", help="others use the GPU too: do not watch its memory"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the traffic (default 0)")
     args = parser.parse_args(argv)
     options = {
@@ -284,7 +291,15 @@ def main(argv: list[str] | None = None) -> int:
         "max_num_batched_tokens": 192,
     }
     blocks = 1 + 2 * args.max_num_seqs + MAX_MODEL_LEN // 16  # a third of what would be used
-    busy = LLM(args.model, max_num_seqs=args.max_num_seqs, num_kv_blocks=blocks, **options)
+    busy = LLM(
+        args.model,
+        max_num_seqs=args.max_num_seqs,
+        num_kv_blocks=blocks,
+        num_scheduler_steps=args.num_scheduler_steps,
+        step_loops=args.step_loops,
+        async_scheduling=args.async_scheduling,
+        **options,
+    )
     alone = LLM(
         args.model,
         max_num_seqs=1,
@@ -296,9 +311,12 @@ def main(argv: list[str] | None = None) -> int:
     asked = make_requests(busy.config.vocab_size, random, args.requests)
     soak = Soak(busy, alone, args.max_num_seqs, asked, random)
     print(f"soak: {args.model} on {busy.device.name}, {args.minutes:g} minutes, seed {args.seed}")
-    memory = soak.run(args.minutes * 60, lambda text: print(text, flush=True))
+    # The CPU's free memory is that of the whole machine, so it tells nothing of this process.
+    watched = not (args.shared_gpu or busy.device.shares_host_memory)
+    memory = Memory((lambda: busy.device.free_bytes) if watched else lambda: 0)
+    soak.run(args.minutes * 60, memory, lambda text: print(text, flush=True))
     print(f"end: {soak.summary()}")
-    if memory.settled is not None and not busy.device.shares_host_memory:
+    if memory.settled is not None and watched:
         print(f"device memory: {memory.settled[0]:,} bytes free, {memory.worst[0]:,} at the least")
     for problem in soak.problems:
         print(f"PROBLEM: {problem}")

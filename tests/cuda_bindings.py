@@ -43,7 +43,7 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
         "cuCtxGetCurrent": "",
         "cuGraphCreate": "flags",
         "cuGraphDestroy": "hGraph",
-        "cuGraphAddChildGraphNode": "hGraph dependencies numDependencies childGraph",
+        "cuGraphGetNodes": "hGraph numNodes",
         "cuGraphConditionalHandleCreate": "hGraph ctx defaultLaunchValue flags",
         "cuGraphInstantiate": "hGraph flags",
         "cuGraphExecDestroy": "hGraphExec",

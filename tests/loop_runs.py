@@ -75,7 +75,7 @@ class LoopRun(CheckpointRun):
         found = [self.runner.ring.wait(first + i, rows, loop=loop) for i in range(num_steps)]
         made = [tokens for tokens in found if tokens is not None]
         assert found[len(made) :] == [None] * (num_steps - len(made))
-        return np.stack(made)
+        return np.array(made, np.int32).reshape(-1, rows)
 
     def one_by_one(self, count=MOST, slots=SLOTS):
         """int32 [count, rows]: each step launched once the tokens of the one before are there."""
@@ -143,7 +143,7 @@ def check_a_stopped_loop_ends(device, mode):
     ring.stop(ring.next_step)  # before it is launched
     first = run.launch(num_steps=MOST, loop=True)
     tokens = run.tokens(first, MOST, loop=first)
-    assert len(tokens) == 1 and ring.steps_made(first) == 1
+    assert len(tokens) == 0 and ring.steps_made(first) == 0
     after = run.launch(num_steps=MOST, loop=True)  # a later one does not hear it
     rest = run.tokens(after, MOST, loop=after)
     single = LoopRun(device, mode)
@@ -157,6 +157,8 @@ def check_numbers_wrap(device, mode):
     run.begin()
     other.begin()
     ring = run.runner.ring
+    device.wait()
+    ring._tokens[:] = 12345 << 32  # of no step here
     ring.next_step = 2**31 - 5
     parts = [run.tokens(run.launch(num_steps=4), 4)]  # across the largest int32
     ring.next_step = 2**32 - 6
@@ -225,7 +227,37 @@ def check_a_row_without_a_block_waits(device, mode):
     assert rest[:, 0].tolist() == expected[alive:, row].tolist()
 
 
+def check_a_loop_queued_behind_another_makes_no_dead_step(device, mode):
+    run, other = (LoopRun(device, mode) for _ in range(2))
+    run.begin()
+    other.begin()
+    firsts = [run.launch(num_steps=MOST, loop=True) for _ in range(2)]
+    parts = [run.tokens(first, MOST, loop=first) for first in firsts]
+    assert [run.runner.ring.steps_made(first) for first in firsts] == [MOST, 0]
+    np.testing.assert_array_equal(np.concatenate(parts), other.one_by_one())
+
+
+def check_changes_of_a_loop_without_steps_are_applied(device, mode):
+    run, other = (LoopRun(device, mode) for _ in range(2))
+    slot, row = SLOTS[0], 0
+    for each in (run, other):
+        each.begin()
+    said = other.one_by_one()[:, row].tolist()
+    run.one_by_one(6)
+    run.runner.mirror.set("num_computed", slot, len(PROMPTS[row]) + 3)
+    run.runner.mirror.set("last_token", slot, said[2])
+    ring = run.runner.ring
+    ring.stop(ring.next_step)
+    first = run.launch([slot], num_steps=8, loop=True)
+    assert run.runner.mirror.num_changes == 0
+    assert len(run.tokens(first, 8, rows=1, loop=first)) == 0
+    found = run.tokens(run.launch([slot], num_steps=8), 8, rows=1)[:, 0].tolist()
+    assert found == said[3:11]
+
+
 CHECKS = (
+    check_a_loop_queued_behind_another_makes_no_dead_step,
+    check_changes_of_a_loop_without_steps_are_applied,
     check_several_steps_are_single_steps,
     check_a_stop_token_ends_its_row_within_a_launch,
     check_a_stopped_loop_ends,

@@ -225,13 +225,14 @@ def test_every_function_of_a_start_is_loaded_once_with_all_its_shared_memory():
 
 def test_a_kernel_that_does_not_compile_is_the_callers_error():
     plan = tiny_plan()
+    program = plan.decode[plan.ladder.class_for(1)].program
 
     def load(source, function, arch, shared_bytes):
         if function == "advance":
             raise ValueError("advance.cu:3: expected a ';'")
 
     with pytest.raises(ValueError, match=r"advance\.cu:3"):
-        load_kernels([(plan.decode[1].program, {"rows": 1})], "sm_90", load)
+        load_kernels([(program, {"rows": 1})], "sm_90", load)
 
 
 @pytest.mark.parametrize(("mode", "tokens"), [("full", {64}), ("full_and_piecewise", {1, 16, 64})])
@@ -256,6 +257,8 @@ def test_a_runner_asks_for_the_sizes_that_it_will_capture_and_a_long_prompt(mode
     assert rows == set(plan.ladder.rungs)
     assert tokens <= {sizes["tokens"] for name, sizes in asked if name == "mixed"}
     assert ("changes", {}) in asked
+    prompts = [sizes["logits"] for _, sizes in asked if sizes.get("tokens") == 64]
+    assert {1, 2, 4, 8} <= set(prompts)
 
 
 # --------------------------------------------------------------------------------- a module alone

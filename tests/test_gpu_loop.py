@@ -60,27 +60,33 @@ def test_launches_under_way_all_end_when_they_are_stopped(device):
     run = LoopRun(device, "full", max_model_len=1024)
     run.begin(limits=[900] * 6)
     ring = run.runner.ring
-    firsts = [run.launch(num_steps=MAX_STEPS, loop=True) for _ in range(3)]
-    ring.stop()
-    device.wait()
-    made = [ring.steps_made(first) for first in firsts]
-    assert made[1:] == [1, 1] and 1 <= made[0] < MAX_STEPS, made
-    tokens = [run.tokens(first, MAX_STEPS, loop=first) for first in firsts]
-    assert [len(part) for part in tokens] == made
+    for _ in range(10):  # a host that others keep busy may be too late to stop the first
+        firsts = [run.launch(num_steps=MAX_STEPS, loop=True) for _ in range(3)]
+        ring.stop()
+        device.wait()
+        made = [ring.steps_made(first) for first in firsts]
+        tokens = [run.tokens(first, MAX_STEPS, loop=first) for first in firsts]
+        assert [len(part) for part in tokens] == made
+        if made[0] < MAX_STEPS:
+            break
+    assert made[1:] == [0, 0] and made[0] < MAX_STEPS, made
 
 
 def test_tokens_are_read_while_the_loop_runs(device):
     run = LoopRun(device, "full", max_model_len=1024)
     run.begin(limits=[900] * 6)
     ring = run.runner.ring
-    first = run.launch(num_steps=MAX_STEPS, loop=True)
-    ring.wait(first, 6, loop=first)
-    assert not ring.has_ended(first)  # 63 more steps take milliseconds
-    assert ring.wait(first + MAX_STEPS - 1, 6, loop=first) is not None
+    ended = []
+    for _ in range(10):  # 63 more steps take milliseconds, which a busy host may miss
+        first = run.launch(num_steps=MAX_STEPS, loop=True)
+        ring.wait(first, 6, loop=first)
+        ended.append(ring.has_ended(first))
+        assert len(run.tokens(first, MAX_STEPS, loop=first)) == MAX_STEPS
+    assert not all(ended)
 
 
 def test_without_conditional_nodes_the_steps_are_replayed(device, monkeypatch, caplog):
-    def refuse(record):
+    def refuse(begin, repeat):
         raise CaptureError("a loop cannot be captured: cuGraphAddNode fails")
 
     monkeypatch.setattr(device, "capture_loop", refuse)
@@ -115,7 +121,7 @@ def test_a_launch_that_fails_is_told_to_who_waits_for_tokens():
     tests = Path(__file__).parent
     done = subprocess.run(  # the error ends a process's use of the GPU
         [sys.executable, "-c", BROKEN_STEP],
-        env={**os.environ, "PYTHONPATH": f"{tests}:{tests.parent}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])},
         capture_output=True,
         text=True,
         timeout=100,
@@ -146,26 +152,28 @@ def test_a_loop_may_hold_fills_and_copies(device):
     }
     cupy.cuda.runtime.deviceSynchronize()
 
-    def step():
-        device.copy(target, source)
-        filled.data.memset_async(5, 64, device.stream)
-
-    def control(condition):
+    def control(condition, begins):
         (launch,) = prepare(
             LOOP_CONTROL,
             list(words.values()),
-            {"block_size": 4, "condition": condition},
+            {"block_size": 4, "begins": begins, "condition": condition},
             stream=int(device.stream.ptr),
             cublaslt=device.cublaslt,
             workspace=None,
         )
         return launch
 
-    def record(condition):
-        decide = control(condition)
-        return lambda: (step(), decide())
+    def repeat(condition):
+        decide = control(condition, False)
 
-    loop = device.capture_loop(record)
+        def step():
+            device.copy(target, source)
+            filled.data.memset_async(5, 64, device.stream)
+            decide()
+
+        return step
+
+    loop = device.capture_loop(lambda condition: control(condition, True), repeat)
     loop.launch()
     device.wait()
     assert (target == source).all() and (filled == 5).all()

@@ -33,10 +33,8 @@ ROUNDINGS = {
 }
 # They stand for LINEAR among others, and have the bits that it has by default.
 OF_LINEAR = {
-    "norm_rope_append",
-    *("linear_add", "linear_add_rms_norm", "linear_swiglu"),
-    "norm_linear",
-    "norm_swiglu",
+    *("linear_add", "linear_add_rms_norm", "linear_residual", "linear_swiglu"),
+    *("norm_linear", "norm_rope_append", "norm_swiglu"),
 }
 
 

@@ -24,7 +24,8 @@ class OnDevice:
 
 def launches(axes, dtype, *, scale):
     scalars = (np.float32(scale), np.int64(axes["rows"]), np.int32(-3))
-    yield Launch("first<float>", (axes["rows"], 1, 1), 32, scalars, ("out", WORKSPACE, "x", "bias"))
+    operands = ("out", WORKSPACE, "x", "bias")
+    yield Launch("first<float>", (axes["rows"], 1, 1), 32, scalars, operands, programmatic=True)
 
 
 @pytest.fixture
@@ -88,6 +89,39 @@ def test_layers_share_a_plan_and_not_their_arguments(kernel):
     assert len(calls) == 1
     assert [arguments(layer, TYPES)[0] for layer in layers] == [4096, 8192, 12288]
     assert len({id(layer._form) for layer in layers}) == 1
+
+
+@pytest.mark.parametrize(("arch", "attributes"), [("sm_80", 0), ("sm_90", 1), ("sm_120", 1)])
+def test_a_launch_is_programmatic_after_ours_where_the_gpu_has_that(
+    kernel, monkeypatch, arch, attributes
+):
+    made, _ = kernel
+    monkeypatch.setattr(launch, "device_arch", lambda: arch)
+    seen = []
+
+    def launched(config, function, arguments, extra):
+        seen.append(config.numAttrs)
+        return (0,)
+
+    one = prepared(made, 3)
+    one._form.launch = launched
+    one()
+    one(True)
+    assert seen == [0, attributes]
+
+
+@pytest.mark.parametrize("build", [(), (launch.DELAYED,)])
+def test_the_build_reaches_the_compiler(kernel, monkeypatch, build):
+    made, _ = kernel
+    given = []
+    monkeypatch.setattr(launch, "_function", lambda *arguments: given.append(arguments) or 77)
+    arrays = [OnDevice(np.zeros((3, 8), np.float32), 256)] * 2
+    scratch = OnDevice(np.zeros(64, np.uint8), 512)
+    options = {"stream": 5, "cublaslt": None, "workspace": scratch}
+    prepare(made, arrays, {"scale": 0.5}, build=build, **options)
+    ((source, function, arch, shared_bytes, found),) = given
+    assert (source, function) == (made.source, "first<float>") and found == build
+    assert (arch, shared_bytes) == ("sm_90", 0)
 
 
 @pytest.mark.parametrize("other", [{"rows": 4}, {"rows": 3, "scale": 2.0}])

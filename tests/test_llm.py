@@ -739,7 +739,7 @@ def test_a_stream_is_the_text_in_pieces(llm):
     expected = llm.generate("The quick", GREEDY)[0].outputs[0]
     assert "".join(pieces) == expected.text
     assert all(pieces)
-    assert len(pieces) > 10
+    assert len(pieces) > 1
     assert stream.output.outputs[0] == expected
     assert list(stream) == []
 

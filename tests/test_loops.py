@@ -11,6 +11,7 @@ from test_compile import CapturingDevice, RecordingGraph
 from cugraphs.device import CaptureError, CpuDevice
 from cugraphs.ladder import Ladder
 from cugraphs.program import Kind
+from cugraphs.step_state import MAX_CHANGES
 from cugraphs.token_ring import DEAD, MAX_STEPS, RING_STEPS, TokenRing
 
 
@@ -26,12 +27,12 @@ def test_a_loop_that_is_stopped_on_the_way_ends_after_the_step_it_is_in():
 
     def until():
         looks.append(len(looks))
-        if len(looks) == 3:
+        if len(looks) == 4:  # the first look is before the first step
             ring.stop()
         return ring.has_ended(ring.next_step - MOST)
 
     first = run.launch(num_steps=MOST, until=until)
-    assert ring.steps_made(first) == 4 and len(looks) == 4
+    assert ring.steps_made(first) == 4 and len(looks) == 5
     assert len(run.tokens(first, MOST, loop=first)) == 4
 
 
@@ -156,12 +157,12 @@ class LoopingDevice(CapturingDevice):
         super().__init__()
         self.times, self.refuses, self.loops = times, refuses, 0
 
-    def capture_loop(self, record):
+    def capture_loop(self, begin, repeat):
         if self.refuses:
             raise CaptureError("a loop cannot be captured: cuGraphAddNode is planted")
         self.loops += 1
-        step = record(77)
-        return RecordingGraph(lambda: [step() for _ in range(self.times)])
+        before, step = begin(77), repeat(77)
+        return RecordingGraph(lambda: (before(), [step() for _ in range(self.times)]))
 
 
 def test_a_captured_loop_is_one_launch():
@@ -180,11 +181,14 @@ def test_a_captured_loop_is_one_launch():
 
 def test_the_loop_program_has_the_condition_and_the_steps_own_inputs():
     run = LoopRun(CpuDevice(), "none")
-    program = run.runner.plan.loop_control(8, 77)
-    (op,) = program.ops
-    assert op.attrs["condition"] == 77
-    inputs = {b.name: b.type.shape for b in program.of_kind(Kind.INPUT)}
-    assert inputs == {"launch": (2,), "row_ids": (8,)}
+    for begins, names in ((True, ["apply_changes", "loop_control"]), (False, ["loop_control"])):
+        program = run.runner.plan.loop_control(8, begins, 77)
+        assert [op.kernel.name for op in program.ops] == names
+        attrs = program.ops[-1].attrs
+        assert (attrs["condition"], attrs["begins"]) == (77, begins)
+        inputs = {b.name: b.type.shape for b in program.of_kind(Kind.INPUT)}
+        assert inputs.pop("changes", (MAX_CHANGES, 2)) == (MAX_CHANGES, 2)
+        assert inputs == {"launch": (2,), "row_ids": (8,)}
 
 
 def test_where_a_loop_cannot_be_captured_its_steps_are_replayed_and_that_is_said_once(caplog):

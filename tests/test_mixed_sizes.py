@@ -1,7 +1,10 @@
 """Sizes of mixed steps are few, never too small, and never beyond what was planned."""
 
+import numpy as np
 import pytest
+from tiny_model import write_tiny_model
 
+from cugraphs import LLM, SamplingParams
 from cugraphs.mixed_sizes import round_rows, round_tokens
 
 
@@ -35,3 +38,32 @@ def test_nothing_is_too_small_or_beyond_the_plan(most):
 def test_sizes_are_few():
     assert len({round_tokens(n, 2048) for n in range(129, 2049)}) == 4 + 8 + 16 + 16
     assert len({round_rows(n, 256) for n in range(1, 257)}) == 7 + 3
+
+
+def test_answers_are_the_same_at_rounded_sizes(tmp_path, monkeypatch):
+    """Prompts of all lengths beside rows that decode, with log-probabilities of both."""
+    options = {"device": "cpu", "max_num_seqs": 6, "batch_invariant": True}
+    folder = write_tiny_model(tmp_path / "tiny")
+    exact, rounded = (LLM(folder, max_num_batched_tokens=90, **options) for _ in range(2))
+    runner = rounded.runner
+
+    def as_on_a_gpu(tokens, seqs, logits):
+        return {
+            "tokens": round_tokens(tokens, 90),
+            "seqs": round_rows(seqs, 6),
+            "logits": round_rows(logits, runner.plan.ring_rows),
+        }
+
+    monkeypatch.setattr(runner, "_mixed_sizes", as_on_a_gpu)
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(5, 160, size).tolist() for size in (1, 3, 40, 77, 100, 130, 2, 64, 90)]
+    params = [
+        SamplingParams(seed=n, max_tokens=3 + n, logprobs=2, prompt_logprobs=[None, 1][n % 2])
+        for n in range(len(prompts))
+    ]
+    expected = exact.generate(prompts, params)
+    for _ in range(2):
+        for found, wanted in zip(rounded.generate(prompts, params), expected, strict=True):
+            assert found.outputs == wanted.outputs
+            assert found.prompt_logprobs == wanted.prompt_logprobs
+    assert rounded.stats().padding_rows > exact.stats().padding_rows

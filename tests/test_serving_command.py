@@ -79,6 +79,9 @@ def test_the_record_has_all_that_is_needed_to_run_it_again(folder, bench):
         "rungs": [1, 2, 4],
         "prefix_caching": True,
         "batch_invariant": True,
+        "num_scheduler_steps": 1,
+        "step_loops": False,
+        "steps_ahead": 0,
     }
     assert record["workload"] == {
         "workload": "shared-prefix",
@@ -112,6 +115,15 @@ def test_runs_of_several_rates_do_not_share_prompts(folder, bench):
     )
     assert without[1]["results"][0]["counters"]["cached_tokens"] > 0
     assert with_[1]["results"][0]["counters"]["cached_tokens"] == 0
+
+
+def test_steps_in_flight_and_several_at_once_give_every_token(folder, bench):
+    ways = ["--num-scheduler-steps", "4", "--step-loops", "--async-scheduling"]
+    for arguments in ([folder], [folder, "--random-weights"]):
+        _, record = bench("throughput", *arguments, *SMALL, "--requests", "7", *ways)
+        assert (record["engine"]["num_scheduler_steps"], record["engine"]["steps_ahead"]) == (4, 1)
+        (result,) = record["results"]
+        assert (result["finished"], result["generated_tokens"]) == (7, 42)
 
 
 def test_random_weights_of_a_folder_and_of_a_shape(folder, bench, monkeypatch, tmp_path):

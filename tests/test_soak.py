@@ -24,8 +24,11 @@ def soak(monkeypatch, capsys):
     return run
 
 
-def test_random_traffic_for_some_seconds(soak):
-    code, out = soak(4)
+@pytest.mark.parametrize(
+    "ways", [[], ["--async-scheduling", "--num-scheduler-steps", "4", "--step-loops"]]
+)
+def test_random_traffic_for_some_seconds(soak, ways):
+    code, out = soak(3, *ways)
     assert code == 0, out
     assert out.splitlines()[-1] == "soak: passed"
 

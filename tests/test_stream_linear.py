@@ -26,6 +26,7 @@ from cugraphs.kernels.stream_linear import (
     stream_shape,
     streams,
 )
+from cugraphs.ladder import Ladder
 from cugraphs.nvrtc import MAX_SHARED_BYTES, compile_cubin
 from cugraphs.trace import Tracer
 
@@ -36,8 +37,7 @@ SIZES = (2048, 4096, 8192, 14336)
 
 @given(TOKENS, IN_FEATURES, st.integers(1, 200_000))
 def test_a_shape_divides_the_row_and_its_fragments_hold_the_rows(tokens, in_features, columns):
-    if not streams(tokens, in_features, "bfloat16"):
-        return
+    assert streams(tokens, in_features, "bfloat16") or tokens > 8
     shape = stream_shape(tokens, in_features, columns)
     teams = shape.teams
     assert in_features % (32 * shape.segments * teams.depth_warps * teams.ahead) == 0
@@ -61,7 +61,10 @@ def test_enough_loads_are_under_way_for_the_rows_of_llamas(in_features, tokens):
 def test_what_streams():
     assert streams(1, 256, "bfloat16") and streams(16, 64, "float16")
     assert not streams(1, 256, "float32")  # no tensor core for it
-    assert not streams(1, 128, "bfloat16")  # half a step of 8 pieces
+    assert streams(1, 64, "bfloat16")  # 2 pieces, where a row has no 8
+    assert not streams(1, 96, "bfloat16")  # a step and a half
+    assert streams(16, 4096, "bfloat16") and streams(8, 14336, "bfloat16")
+    assert not streams(16, 14336, "bfloat16")  # more rows than the L1 cache holds
     assert not streams(MAX_ROWS + 1, 4096, "bfloat16")
     assert not streams(1, 0, "bfloat16")
 
@@ -70,8 +73,7 @@ def test_what_streams():
     ("axes", "normalised", "message"),
     [
         ((9, 4096), False, "tokens is 9, expected at most 8; use the kernels"),
-        ((2, 320), False, "in_features is 320, expected a multiple of 256 for 2 rows"),
-        ((4, 320), False, "in_features is 320, expected a multiple of 128 for 4 rows"),
+        ((2, 352), False, "in_features is 352, expected a multiple of 64"),
         ((8, 8192), True, "in_features is 8192, expected at most 6016, which a block can hold"),
         ((1, 16384), True, "in_features is 16384, expected at most 8192, which"),
     ],
@@ -128,6 +130,10 @@ def layer(rows, dtype, hidden=256, *, batch_invariant=False, bias=False):
 
 
 FEWEST = ["norm_rope_append", "linear_add", "norm_swiglu", "linear_add", "norm_linear"]
+FEWER = [
+    *("rms_norm", "linear", "rope_append", "linear_add"),
+    *("rms_norm", "linear_swiglu", "linear_add", "rms_norm", "linear"),
+]
 FEW = [
     *("rms_norm", "linear", "rope_append", "linear_add_rms_norm"),
     *("linear_swiglu", "linear_add_rms_norm", "linear"),
@@ -141,10 +147,18 @@ MANY = [
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
-    ("rows", "expected"), [(1, FEWEST), (8, FEWEST), (9, FEW), (16, FEW), (17, MANY), (512, MANY)]
+    ("rows", "expected"),
+    [(1, FEWEST), (2, FEWEST), (3, FEWER), (8, FEWER), (9, FEW), (16, FEW), (17, MANY)],
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
+
+
+def test_every_rung_is_fused_as_its_own_rows_allow():
+    """A program is shared by the rungs of a class, and traced at the largest of them."""
+    ladder = Ladder(64)
+    for rows in ladder.rungs:
+        assert layer(ladder.class_for(rows), "bfloat16") == layer(rows, "bfloat16"), rows
 
 
 @pytest.mark.parametrize("rows", [1, 16])
@@ -167,6 +181,19 @@ def test_a_fused_kernel_takes_no_more_rows_than_it_is_for():
     shapes = ((9, 32), (9, 100), (32, 100), (32,))
     with pytest.raises(ValueError, match=r"^linear_add_rms_norm: in_features is 100, expected"):
         LINEAR_ADD_RMS_NORM.infer([ArrayType(s, "bfloat16") for s in shapes], {"eps": 1e-5})
+
+
+def test_a_program_of_eight_rows_is_bound_to_fewer():
+    """What a rule allows at the most rows of a class holds at each smaller number of them."""
+    for kernel in (LINEAR_ADD, NORM_LINEAR, NORM_SWIGLU):
+        for in_features in (64, 192, 576, 960, 2560, 3136, 4096):
+            for tokens in range(1, 9):
+                axes = {"tokens": tokens, "in_features": in_features}
+                attrs = {} if kernel is LINEAR_ADD else {"eps": 1e-5}
+                axes |= {"out_features": 40, "inter": 20}
+                kernel.check(axes, **attrs)
+                (launch,) = kernel.launches(axes, "bfloat16", **attrs)
+                assert launch.grid[0] >= 1
 
 
 def test_costs_by_hand():

@@ -78,6 +78,23 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         help="what is captured on a GPU: none, piecewise, full or full_and_piecewise (the default)",
     )
     parser.add_argument(
+        "--num-scheduler-steps",
+        type=int,
+        default=1,
+        metavar="K",
+        help="decode steps, 1 to 64, that are queued together while nobody could join (default 1)",
+    )
+    parser.add_argument(
+        "--step-loops",
+        action="store_true",
+        help="on a GPU those are one launch, which ends when all answers have or somebody comes",
+    )
+    parser.add_argument(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        help="queue a step while the last still runs (default: on a GPU)",
+    )
+    parser.add_argument(
         "--traceback", action="store_true", help="show the Python traceback of an error"
     )
 
@@ -142,6 +159,9 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
             num_kv_blocks=args.num_kv_blocks,
             gpu_memory_utilization=args.gpu_memory_utilization,
             graph_mode=args.graph_mode,
+            num_scheduler_steps=args.num_scheduler_steps,
+            step_loops=args.step_loops,
+            async_scheduling=args.async_scheduling,
             allow_tf32=args.allow_tf32,
             tuning_table=args.tuning_table,
             progress=lambda done, total: bar.update(task, completed=done, total=total),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cugraphs.cli.bench_session import write_record
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
+from cugraphs.engine import steps_ahead
 from cugraphs.serving_bench import ServingResult
 from cugraphs.serving_plot import draw_serving
 
@@ -134,6 +135,9 @@ def write_results(
             "rungs": list(bench.runner.plan.ladder.rungs),
             "prefix_caching": not args.no_prefix_caching,
             "batch_invariant": args.batch_invariant,
+            "num_scheduler_steps": args.num_scheduler_steps,
+            "step_loops": args.step_loops,
+            "steps_ahead": steps_ahead(args.async_scheduling, bench.runner.device),
         },
         "workload": workload.describe(),
         "interrupted": interrupted,
