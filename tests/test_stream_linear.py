@@ -32,6 +32,7 @@ from cugraphs.kernels.stream_linear import (
     stream_shape,
     streams,
 )
+from cugraphs.ladder import Ladder
 from cugraphs.nvrtc import ARCHITECTURES, MAX_SHARED_BYTES, compile_cubin
 from cugraphs.testing import compile_launch
 from cugraphs.tolerance import check_close
@@ -204,6 +205,13 @@ MANY = [
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
+
+
+def test_every_rung_is_fused_as_its_own_rows_allow():
+    """A program is shared by the rungs of a class, and traced at the largest of them."""
+    ladder = Ladder(64)
+    for rows in ladder.rungs:
+        assert layer(ladder.class_for(rows), "bfloat16") == layer(rows, "bfloat16"), rows
 
 
 @pytest.mark.parametrize("rows", [1, 16])
