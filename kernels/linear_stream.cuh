@@ -27,12 +27,14 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream
   const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
+    const int first = unit * Stream::kColumns + column;
+    T* const to = out + static_cast<long long>(row) * out_features + first;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      const int output = unit * Stream::kColumns + g * Stream::kGroupColumns + column;
-      if (output < out_features) {
-        const float sum = sums[g] + (bias != nullptr ? to_float(bias[output]) : 0.0f);
-        out[static_cast<long long>(row) * out_features + output] = from_float<T>(sum);
+      const int place = g * Stream::kGroupColumns;
+      if (place < out_features - first) {
+        const float sum = sums[g] + (bias != nullptr ? to_float(bias[first + place]) : 0.0f);
+        to[place] = from_float<T>(sum);
       }
     }
   };

@@ -116,14 +116,15 @@ struct StreamLinear {
     wait_for_previous_kernel();
     prepare(rows);
 
-    // The rows and pieces of x that this lane holds in fragments: every 8th from lane / 4 on.
-    const T* own_x[kHalves];
-    int own_rows[kHalves];
+    // The rows and pieces of x that this lane holds in fragments: every 8th from lane / 4 on. Places in
+    // x take half the registers of pointers.
+    const T* const all_x = kShared ? rows : x;
+    const auto own_row = [&](int half) { return (lane / 4 + 8 * half) / kSegments; };
+    int own_x[kHalves];
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {  // rows after the last are computed as the last
-      own_rows[half] = (lane / 4 + 8 * half) / kSegments;
-      const long long row = min(own_rows[half], tokens - 1);
-      own_x[half] = (kShared ? rows : x) + row * in_features + first_k + piece * kSegment;
+      const int row = min(own_row(half), tokens - 1);
+      own_x[half] = row * in_features + first_k + piece * kSegment;
     }
     const bool both = tokens > 8 / kSegments;  // halves of the first fragment have rows
     const bool has_sums = lane_has_sums(lane), finishes = has_sums && part == 0;
@@ -131,7 +132,7 @@ struct StreamLinear {
     if (finishes) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        if (own_rows[half] < tokens) begin_row(half, own_rows[half]);
+        if (own_row(half) < tokens) begin_row(half, own_row(half));
       }
     }
     // Teams take as many turns as the one with most units, since all meet at barriers.
@@ -141,7 +142,7 @@ struct StreamLinear {
       if (finishes && unit < end) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
-          if (own_rows[half] < tokens) begin_unit(half, unit, own_rows[half], own_column);
+          if (own_row(half) < tokens) begin_unit(half, unit, own_row(half), own_column);
         }
       }
       float results[kFragments][kGroups][4] = {};
@@ -163,7 +164,7 @@ struct StreamLinear {
           for (int half = 0; half < kHalves; ++half) {
             values[half] = Words{{0u, 0u, 0u, 0u}};
             if (kHalves > 2 || half == 0 || both) {
-              values[half] = *reinterpret_cast<const Words*>(own_x[half] + k);
+              values[half] = *reinterpret_cast<const Words*>(all_x + own_x[half] + k);
             }
           }
 #pragma unroll
@@ -195,8 +196,8 @@ struct StreamLinear {
       if (finishes && unit < end) {
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
-          if (own_rows[half] < tokens) {
-            finish_unit(half, unit, own_rows[half], own_column, sums[half]);
+          if (own_row(half) < tokens) {
+            finish_unit(half, unit, own_row(half), own_column, sums[half]);
           }
         }
       }

@@ -30,7 +30,8 @@ _LEAST_STEP = 2 * _SEGMENT  # that a warp loads of a row
 _VECTOR = 8  # elements of a load
 _BYTES = 2  # of an element
 _HELD_VECTORS = 4  # of the norm's weight that a thread holds
-_BLOCKS = 264  # two for each multiprocessor of an H200
+_MULTIPROCESSORS = 132  # of an H200
+_LARGE = 4096  # rows and columns of a weight from which blocks are of 16 warps, to 2 rows of x
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,9 @@ class Teams:
 
 
 # By segments and fragments, best first: 8 pieces for up to 2 rows, 4 for up to 4, 2 for up to 8,
-# and two fragments of them for up to 16.
+# and two fragments of them for up to 16. Blocks of 16 warps fill a multiprocessor alone, so they
+# lie evenly however early they are placed.
+_LARGE_TEAMS = Teams(8, 2, 2, 4)
 _CHOICES = {
     (8, 1): (Teams(4, 2, 2, 4), Teams(8, 1, 2, 7)),
     (4, 1): (Teams(1, 8, 2, 4), Teams(2, 4, 2, 4), Teams(4, 2, 2, 4)),
@@ -178,22 +181,30 @@ def stream_shape(tokens: int, in_features: int, columns: int) -> StreamShape:
     segments = _segments(tokens, in_features)
     fragments = -(-tokens * segments // 16) or 1
     step = segments * _SEGMENT
-    blocks = _BLOCKS // fragments
-    fitting = [
-        teams
-        for teams in _CHOICES[segments, fragments]
-        if in_features % (step * teams.depth_warps * teams.ahead) == 0
-    ]
+    choices = _CHOICES[segments, fragments]
+    if segments == 8 and min(in_features, columns) >= _LARGE:
+        choices = (_LARGE_TEAMS, *choices)
+    fitting = [t for t in choices if in_features % (step * t.depth_warps * t.ahead) == 0]
     if not fitting:
         steps = in_features // step
         fitting = [Teams(8, 1, 2, max(n for n in range(1, _MAX_AHEAD + 1) if steps % n == 0))]
     # Few columns are shared evenly only by few teams, of many warps each.
     teams = next(
-        (t for t in fitting if _units(t, segments, columns) >= 2 * blocks * t.row_teams),
+        (
+            t
+            for t in fitting
+            if _units(t, segments, columns) >= 2 * _most_blocks(t, fragments) * t.row_teams
+        ),
         max(fitting, key=lambda t: t.depth_warps),
     )
-    blocks = min(blocks, -(-_units(teams, segments, columns) // teams.row_teams))
-    return StreamShape(segments, fragments, teams, blocks)
+    needed = -(-_units(teams, segments, columns) // teams.row_teams)
+    return StreamShape(segments, fragments, teams, min(_most_blocks(teams, fragments), needed))
+
+
+def _most_blocks(teams: Teams, fragments: int) -> int:
+    """As many as a card has room for at once: two a multiprocessor, of the larger ones one."""
+    large = fragments > 1 or teams.row_teams * teams.depth_warps > 8
+    return _MULTIPROCESSORS * (1 if large else 2)
 
 
 def _units(teams: Teams, segments: int, columns: int) -> int:

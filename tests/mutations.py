@@ -690,15 +690,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "linear",
         "linear_stream.cuh",
-        (
-            "the bias of a unit's first column",
-            "sums[g] + (bias != nullptr ? to_float(bias[output])",
-            "sums[g] + (bias != nullptr ? to_float(bias[unit * Stream::kColumns])",
-        ),
+        ("the bias of a unit's first column", "bias[first + place]", "bias[first]"),
         (
             "columns after the last are stored by a unit",
-            "      if (output < out_features) {\n        const float sum = sums[g]",
-            "      {\n        const float sum = sums[g]",
+            "if (place < out_features - first) {",
+            "{",
         ),
         ("units too few", "(out_features + Stream::kColumns - 1) /", "out_features /"),
     ),
@@ -724,7 +720,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "row * in_features + first_k + piece * kSegment;",
             "row * in_features + first_k;",
         ),
-        ("rows of x after the last are read", "min(own_rows[half], tokens - 1)", "own_rows[half]"),
+        ("rows of x after the last are read", "min(own_row(half), tokens - 1)", "own_row(half)"),
         (
             "the second half of a fragment's rows is empty",
             "half == 0 || both",
@@ -746,7 +742,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "next[g] += kAhead * kStep;",
             "next[g] += 0;",
         ),
-        ("rows after the last are finished", "if (own_rows[half] < tokens) {\n", "{\n"),
+        ("rows after the last are finished", "if (own_row(half) < tokens) {\n", "{\n"),
         (
             "the other column's piece",
             "piece == left_piece ? left : piece == left_piece + 1 ? right : 0.0f",

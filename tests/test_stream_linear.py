@@ -1,12 +1,16 @@
 """How few rows share a weight: every result once, loads that fit, and when it is fused."""
 
+import itertools
+
 import numpy as np
 import pytest
+from conftest import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cugraphs.emulation import emulate
 from cugraphs.fusion import fuse
-from cugraphs.kernel import ArrayType
+from cugraphs.kernel import DTYPES, ArrayType
 from cugraphs.kernels import (
     ADD,
     LINEAR,
@@ -16,18 +20,22 @@ from cugraphs.kernels import (
     RMS_NORM,
     ROPE_APPEND,
     SILU_AND_MUL,
+    stream_linear,
 )
 from cugraphs.kernels.linear_add_rms_norm import LINEAR_ADD_RMS_NORM
 from cugraphs.kernels.stream_linear import (
     MAX_NORM_BYTES,
     MAX_ROWS,
+    Teams,
     check_streams,
     normalised_bytes,
     stream_shape,
     streams,
 )
 from cugraphs.ladder import Ladder
-from cugraphs.nvrtc import MAX_SHARED_BYTES, compile_cubin
+from cugraphs.nvrtc import ARCHITECTURES, MAX_SHARED_BYTES, compile_cubin
+from cugraphs.testing import compile_launch
+from cugraphs.tolerance import check_close
 from cugraphs.trace import Tracer
 
 TOKENS = st.integers(1, MAX_ROWS)
@@ -56,6 +64,51 @@ def test_enough_loads_are_under_way_for_the_rows_of_llamas(in_features, tokens):
     teams = stream_shape(tokens, in_features, 4096).teams
     warps = teams.row_teams * teams.depth_warps
     assert 2 * warps * teams.groups * teams.ahead * 512 >= 32 << 10
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("tokens", "in_features", "columns", "teams"),
+    [
+        (2, 2048, 300, (8, 2, 2, 4)),
+        (4, 4096, 45, (1, 8, 2, 4)),
+        (8, 1024, 90, (2, 4, 2, 4)),
+        (13, 512, 300, (4, 4, 4, 2)),
+        (16, 1024, 40, (1, 8, 4, 2)),
+    ],
+)
+def test_shapes_of_large_matrices_give_the_same_results(
+    tokens, in_features, columns, teams, monkeypatch
+):
+    """On a card of two multiprocessors a small matrix is a large one."""
+    monkeypatch.setattr(stream_linear, "_MULTIPROCESSORS", 2)
+    monkeypatch.setattr(stream_linear, "_LARGE", 256)
+    shape = stream_shape(tokens, in_features, columns)
+    assert shape.teams == Teams(*teams) and shape.blocks <= 4
+    rng = np.random.default_rng(0)
+    bf16 = DTYPES["bfloat16"]
+    x = rng.standard_normal((tokens, in_features)).astype(bf16)
+    weight = (rng.standard_normal((columns, in_features)) * in_features**-0.5).astype(bf16)
+    exact = x.astype(np.float64) @ weight.astype(np.float64).T
+    for checked in (False, True):
+        (out,) = emulate(LINEAR, [x.copy(), weight.copy()], {}, checked=checked)
+        check_close(out, exact, exact.astype(bf16), bf16)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_shapes_of_llamas_compile_for_every_architecture_without_spills(arch):
+    seen = set()
+    for tokens, in_features, columns in itertools.product(
+        (1, 4, 8, 16), SIZES, (2048, 4096, 28672, 128256)
+    ):
+        if not streams(tokens, in_features, "bfloat16"):
+            continue
+        axes = {"tokens": tokens, "in_features": in_features, "out_features": columns}
+        (launch,) = LINEAR.launches(axes, "bfloat16")
+        if launch.function not in seen:
+            seen.add(launch.function)
+            compile_launch(LINEAR, launch, arch)
+    assert len(seen) >= 6
 
 
 def test_what_streams():
