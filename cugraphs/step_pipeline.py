@@ -103,14 +103,14 @@ class StepPipeline:
         while self._in_flight:
             self._collect()
 
-    def take_back(self) -> None:
-        """Undo what is in flight: every running sequence waits, to be computed anew."""
+    def start_over(self, sequences: Sequence[TokenSequence]) -> None:
+        """Undo what is in flight: these wait, to be computed anew, as of the scheduler."""
         try:
             self._runner.abandon()
         finally:
             self._in_flight.clear()
-            self._begun.clear()
-            self.scheduler.preempt_all()
+            self._begun = []
+            self.scheduler.start_over(sequences)
 
     def _may_submit(self) -> bool:
         """Whether another step may follow those in flight before they are collected.

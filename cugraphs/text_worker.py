@@ -131,6 +131,11 @@ class TextWorker:
         """Give it no more tokens; nothing happens a second time."""
         self._answers.pop(completion.sequence, None)
 
+    def remove_all(self) -> None:
+        """Wait until all tokens are in their completions, which get no more."""
+        self.drain()
+        self._answers.clear()
+
     def put(self, tokens: StepTokens) -> None:
         """Hand over a step's tokens; where too many steps are queued, wait for them."""
         if self._queue.qsize() >= MAX_STEPS_BEHIND:

@@ -1,7 +1,5 @@
 """Steps in flight, several at once, as loops that end themselves: the tokens of one at a time."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
@@ -81,6 +79,7 @@ def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expecte
     runner = engine._runner
     submit, collect = runner.submit, runner.collect
     requests = [engine.add_request(*asked) for asked in requests_of_every_kind()]
+    failures = 0
     for number in range(200):
         if not engine.has_unfinished():
             break
@@ -98,12 +97,14 @@ def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expecte
             return outputs
 
         runner.submit, runner.collect = failing_submit, failing_collect
-        with contextlib.suppress(OSError):
+        try:
             engine.step()
+        except OSError:
+            failures += 1
         engine.blocks.check_invariant()
     runner.submit, runner.collect = submit, collect
     finish(engine)
-    assert engine.scheduler.num_preemptions > 20
+    assert failures > 10
     for request, wanted in zip(requests, expected, strict=True):
         output = request.output()
         assert output.outputs == wanted.outputs and output.prompt_logprobs == wanted.prompt_logprobs

@@ -180,7 +180,8 @@ def test_prompt_logprobs_of_a_prompt_that_starts_over(folder, monkeypatch):
     for steps in (1, 2, 3):
         for _ in range(steps):
             assert engine.step() == []
-        engine.scheduler.preempt_all()
+        while engine.scheduler.running:
+            engine.scheduler._preempt_last()
     run_all(engine)
     assert request.output().outputs == expected.outputs
     assert request.output().prompt_logprobs == expected.prompt_logprobs
