@@ -41,7 +41,8 @@ class Rule:
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
         requires: scalars of the run that must have these values, and that ``fused`` does not take.
         dtypes: that "T" may be; empty: any.
-        min_rows: tokens of the run's first op, at their most, from which on it is worth it.
+        min_rows: tokens, at their most, from which on it is worth it.
+        max_rows: tokens, at their most, to which it is worth it; 0: whatever ``fused`` takes.
 
     A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
     or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest: a
@@ -55,6 +56,7 @@ class Rule:
     requires: Mapping[str, Any] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()
     min_rows: int = 0
+    max_rows: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
@@ -79,19 +81,25 @@ def _of_linear(
     fused: Kernel,
     operands: tuple[tuple[int, str], ...],
     links: tuple[tuple[tuple[int, str], tuple[int, str]], ...],
+    *,
     min_rows: int = 0,
+    max_rows: int = 0,
 ) -> Iterator[Rule]:
     """Rules for a run with a LINEAR, without a bias and, where ``fused`` takes one, with it."""
     options: dict[str, Any] = {
         "requires": {"batch_invariant": False},
         "dtypes": fused.cuda_dtypes,
         "min_rows": min_rows,
+        "max_rows": max_rows,
     }
     yield Rule(run, fused, operands, links, **options)
     if fused.operands[-1].name == "bias":
         bias = (run.index(LINEAR), "bias")
         yield Rule(run, fused, (*operands, bias), links, **options)
 
+
+# What each block normalises for itself: with more rows it takes longer than a launch.
+_MAX_NORM_ROWS = 2
 
 # Few rows: what follows a product is done at its end, and the fewest are normalised by each block
 # for itself. The first rules refuse more rows than the last.
@@ -101,6 +109,7 @@ _FEW_ROWS = (
         NORM_SWIGLU,
         ((2, "out"), (0, "x"), (0, "weight"), (1, "weight")),
         (((0, "out"), (1, "x")), ((1, "out"), (2, "x"))),
+        max_rows=_MAX_NORM_ROWS,
     ),
     *_of_linear(
         (RMS_NORM, LINEAR, ROPE_APPEND),
@@ -111,12 +120,14 @@ _FEW_ROWS = (
             *((0, "weight"), (1, "weight"), (2, "cos_sin")),
         ),
         (((0, "out"), (1, "x")), ((1, "out"), (2, "qkv"))),
+        max_rows=_MAX_NORM_ROWS,
     ),
     *_of_linear(
         (RMS_NORM, LINEAR),
         NORM_LINEAR,
         ((1, "out"), (0, "x"), (0, "weight"), (1, "weight")),
         (((0, "out"), (1, "x")),),
+        max_rows=_MAX_NORM_ROWS,
     ),
     *_of_linear(
         (LINEAR, ADD),
@@ -210,6 +221,8 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
     if any(attrs.pop(key, value) != value for key, value in rule.requires.items()):
         return None
     if rule.min_rows and int(run[0].axes["tokens"]) < rule.min_rows:
+        return None
+    if rule.max_rows and int(run[0].axes["tokens"]) > rule.max_rows:
         return None
     if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
         return None

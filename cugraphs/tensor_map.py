@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAP_WORDS = 16  # of 8 bytes, that a map has as a parameter
 ROW_BYTES = 128  # of a box: what its innermost dim has, since rows are swizzled in shared memory
 
 

@@ -30,7 +30,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
   };
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto load_constants = [] {};
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
+  const auto prepare = [](T*) {};
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int half, int unit, int row, int column) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
@@ -52,5 +53,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
   Stream::run(
-      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

@@ -17,7 +17,7 @@ from .add import ADD
 from .case_arrays import Make, normal
 from .linear import LINEAR
 from .stream_linear import (
-    MAX_NORM_ROWS,
+    MAX_ADD_ROWS,
     STREAM_DTYPES,
     check_streams,
     stream_benchmarks,
@@ -50,7 +50,7 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 def check(axes: Axes) -> None:
     """Refuse sizes that streaming does not take."""
-    check_streams("linear_add", axes, max_rows=MAX_NORM_ROWS)
+    check_streams("linear_add", axes, max_rows=MAX_ADD_ROWS)
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:

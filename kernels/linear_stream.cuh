@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream
       StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto load_constants = [] {};
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
+  const auto prepare = [](T*) {};
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
@@ -37,5 +38,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
   Stream::run(
-      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

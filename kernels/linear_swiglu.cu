@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     return column < kGates ? gate : inter + gate;
   };
   const auto load_constants = [] {};
-  const auto prepare = [&](T*) { wait_for_previous_kernel(); };
+  const auto prepare = [](T*) {};
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
@@ -46,5 +47,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
   };
   const int units = (inter + kGates - 1) / kGates;
   Stream::run(
-      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
@@ -44,5 +45,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
   Stream::run(
-      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

@@ -49,18 +49,21 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
-  // What finish needs of a unit's row: its slot, and the angles of its pairs.
+  // What finish needs: a row's slot, and the angles of a unit's pairs at its position.
   int slots[Stream::kHalves];
+  const float* angles[Stream::kHalves];
   float cosines[Stream::kHalves][kGroups / 2], sines[Stream::kHalves][kGroups / 2];
-  const auto begin = [&](int which, int unit, int row, int column) {
+  const auto begin_row = [&](int which, int row) {
     slots[which] = slot_mapping[row];
-    if (slots[which] < 0) return;
-    const float* const angles = cos_sin + static_cast<long long>(positions[row]) * head_dim;
+    const long long position = slots[which] < 0 ? 0 : positions[row];
+    angles[which] = cos_sin + position * head_dim;
+  };
+  const auto begin = [&](int which, int unit, int, int column) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
       const int index = (unit * kPairs + g * Stream::kGroupColumns + column) % half;
-      cosines[which][g] = angles[index];
-      sines[which][g] = angles[half + index];
+      cosines[which][g] = angles[which][index];
+      sines[which][g] = angles[which][half + index];
     }
   };
   const auto finish = [&](int which, int unit, int row, int column, const float (&sums)[kGroups]) {
@@ -98,5 +101,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
   };
   const int units = (pairs + kPairs - 1) / kPairs;
   Stream::run(
-      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

@@ -38,6 +38,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
+  const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
@@ -52,5 +53,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
   };
   const int units = (inter + kGates - 1) / kGates;
   Stream::run(
-      weight_row, load_constants, prepare, begin, finish, x, weight, units, tokens, in_features);
+      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
+      in_features);
 }

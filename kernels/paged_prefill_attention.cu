@@ -14,7 +14,7 @@
 #include "chunk_tile.cuh"
 #include "paged_prefill_simple.cuh"
 #include "ptx.cuh"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // sm_90a
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "paged_prefill_wgmma.cuh"
 #endif
 

@@ -1,12 +1,28 @@
 // What only sm_90a has, as inline assembly: wgmma, tensor maps and the copy engine, mbarriers, named
-// barriers, registers that move between warpgroups. Included where the compiler targets sm_90a.
+// barriers, registers that move between warpgroups.
 //
-// The CPU emulation runs kernels for every architecture in these kernels' place and knows nothing of
-// this file: that it is right is shown on the GPU alone. Sources: PTX ISA 8.7, sections wgmma.mma_async,
+// The CPU emulation has its own version of each function, under the same name. It multiplies and copies
+// at once, from and to the addresses that descriptors and maps name: so it shows indices, layouts, masks
+// and which barrier is waited for, and neither a wait for products that is missing nor a fence. It
+// takes every barrier to order all threads. Sources: PTX ISA 8.7, sections wgmma.mma_async,
 // cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
 #pragma once
 #include "ptx.cuh"
 
+// Where wgmma finds a matrix of 16-bit elements in shared memory: rows of 64 elements, of which 8 lie one
+// after the other, 1,024 bytes aligned to as many, vector v (16 bytes) of row r at place v ^ r.
+// `eight_rows` is the distance from 8 rows to the next 8, `columns` that from 64 columns to the next,
+// which counts only where rows run along k; both in bytes.
+__device__ __forceinline__ unsigned long long wgmma_matrix(
+    unsigned address, int eight_rows, int columns) {
+  constexpr unsigned long long kSwizzle128 = 1ull << 62;
+  return kSwizzle128 | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
+         static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
+}
+
+#ifdef CPU_EMU
+#include "ptx_sm90_on_cpu.h"
+#else
 // What cuTensorMapEncodeTiled makes: how the copy engine sees an array. A __grid_constant__ parameter.
 struct alignas(64) TensorMap {
   unsigned long long words[16];
@@ -128,17 +144,6 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
   keep_order(sums);
 }
 
-// Where wgmma finds a matrix of 16-bit elements in shared memory: rows of 64 elements, of which 8 lie one
-// after the other, 1,024 bytes aligned to as many, vector v (16 bytes) of row r at place v ^ r.
-// `eight_rows` is the distance from 8 rows to the next 8, `columns` that from 64 columns to the next,
-// which counts only where rows run along k; both in bytes.
-__device__ __forceinline__ unsigned long long wgmma_matrix(
-    unsigned address, int eight_rows, int columns) {
-  constexpr unsigned long long kSwizzle128 = 1ull << 62;
-  return kSwizzle128 | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
-         static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
-}
-
 // wgmma_scores: c (+)= a * b^T, a [64, 16] and b [n, 16] in shared memory, rows along n.
 // wgmma_sums: c (+)= a * b, a [64, 16] in registers, b [16, n] in shared memory, rows along k.
 // c is float [64, n], n twice its registers. Warp w of the group holds rows 16*w to 16*w + 15 of a and c
@@ -180,3 +185,4 @@ WGMMA_SUMS(__nv_bfloat16, "bf16", "128", 64, "%64,%65,%66,%67", "%68", "%69")
 WGMMA_SUMS(__half, "f16", "64", 32, "%32,%33,%34,%35", "%36", "%37")
 WGMMA_SUMS(__half, "f16", "128", 64, "%64,%65,%66,%67", "%68", "%69")
 // clang-format on
+#endif

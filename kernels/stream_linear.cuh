@@ -13,7 +13,8 @@
 // adjacent parts and add their sums in order. A block has kRowTeams such teams, and each team of the
 // launch a run of units, equally many. A lane has kAhead loads of kGroups rows of the weight under way
 // at all times: those of the next unit begin before this one ends, and the first ones before the launch
-// waits for the one before it.
+// waits for the one before it. The next launch may begin with the last loads: earlier its blocks would
+// lie unevenly on the multiprocessors, later the memory would be idle.
 //
 // The order of a result's sum depends on the template arguments and in_features alone; rows of x have
 // no influence on each other. in_features is a multiple of kStep * kDepthWarps * kAhead.
@@ -56,21 +57,23 @@ struct StreamLinear {
 
   // Calls finish(half, unit, row, column, sums) for each unit and row of x, and each column of a group,
   // in the lane that has its sums: sums[g] is the result at column g * kGroupColumns + column of the
-  // unit. The same lane has called begin(half, unit, row, column) before the products, to load what
-  // finish needs; half tells its two calls apart. weight_row(unit, column) is the row of the weight
-  // that gives a column of a unit. load_constants() is called first, so that its loads are not behind
-  // those of weights; prepare(rows) once these have begun: it waits for the launch before and, where
-  // kShared, fills rows in shared memory with the tokens rows that are multiplied.
+  // unit. The same lane has called begin_row(half, row) once, and begin(half, unit, row, column) before
+  // the unit's products, to load what finish needs; half tells its calls apart. weight_row(unit, column)
+  // is the row of the weight that gives a column of a unit. load_constants() is called first, so that
+  // its loads are not behind those of weights; prepare(rows) after the wait for the launch before: where
+  // kShared, it fills rows in shared memory with the tokens rows that are multiplied.
   template <
       typename WeightRow,
       typename LoadConstants,
       typename Prepare,
+      typename BeginRow,
       typename Begin,
       typename Finish>
   static __device__ __forceinline__ void run(
       const WeightRow& weight_row,
       const LoadConstants& load_constants,
       const Prepare& prepare,
+      const BeginRow& begin_row,
       const Begin& begin_unit,
       const Finish& finish_unit,
       const T* x,                    // [tokens, in_features]
@@ -90,7 +93,6 @@ struct StreamLinear {
     const int teams = gridDim.x * kRowTeams, own_team = blockIdx.x * kRowTeams + team;
     const int begin = static_cast<int>(all_units * own_team / teams);
     const int end = static_cast<int>(all_units * (own_team + 1) / teams);
-    let_next_kernel_start();
     load_constants();
 
     const T* next[kGroups];
@@ -111,6 +113,7 @@ struct StreamLinear {
         for (int g = 0; g < kGroups; ++g) load_once(loaded[ahead][g], next[g] + ahead * kStep);
       }
     }
+    wait_for_previous_kernel();
     prepare(rows);
 
     // The rows and pieces of x that this lane holds in fragments: every 8th from lane / 4 on.
@@ -125,6 +128,12 @@ struct StreamLinear {
     const bool both = tokens > 8 / kSegments;  // halves of the first fragment have rows
     const bool has_sums = lane_has_sums(lane), finishes = has_sums && part == 0;
     const int own_column = lane % 4 * 2 / kSegments;
+    if (finishes) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (own_rows[half] < tokens) begin_row(half, own_rows[half]);
+      }
+    }
     // Teams take as many turns as the one with most units, since all meet at barriers.
     const int turns = kDepthWarps > 1 ? (units + teams - 1) / teams : end - begin;
     for (int turn = 0; turn < turns; ++turn) {
@@ -139,6 +148,7 @@ struct StreamLinear {
       for (int first = 0; first < steps && unit < end; first += kAhead) {
         const bool unit_ends = first + kAhead >= steps;
         const bool more = !unit_ends || unit + 1 < end;
+        if (!more) start_next_kernel();  // the memory is about to be idle
         if (!unit_ends) {
 #pragma unroll
           for (int g = 0; g < kGroups; ++g) next[g] += kAhead * kStep;
@@ -206,7 +216,7 @@ struct StreamLinear {
     }
   }
 
-  // Waits for the launch before, then puts the rows of rms_norm(x) into shared memory, rounded to T.
+  // Puts the rows of rms_norm(x) into shared memory, rounded to T.
   static __device__ __forceinline__ void normalise_rows(
       T* rows,
       const T* x,  // [tokens, in_features]
@@ -217,7 +227,6 @@ struct StreamLinear {
     __shared__ float partial[kRows][kWarps];
     const int vectors = in_features / kVector;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    wait_for_previous_kernel();
     start_copies(rows, x, tokens, in_features);
     cp_async_wait<0>();  // a thread reads what it has copied itself
     Vector* const own = reinterpret_cast<Vector*>(rows);

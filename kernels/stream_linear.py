@@ -16,7 +16,9 @@ from .case_arrays import Make
 
 STREAM_DTYPES = ("bfloat16", "float16")
 MAX_ROWS = 16
-MAX_NORM_ROWS = 8
+MAX_ADD_ROWS = 8  # above, what adds parts' sums adds the residual too
+MAX_NORM_ROWS = 8  # of the kernels that normalise
+_FRAGMENT_ROWS = 8  # at most, of one fragment
 MAX_NORM_BYTES = 94 << 10  # of the rows that a block normalises: what every card has room for
 
 MAX_CACHED_BYTES = (
@@ -91,7 +93,7 @@ def streams(tokens: int, in_features: int, dtype: str) -> bool:
     """Whether there is a shape for these sizes, and it is the best that there is."""
     if dtype not in STREAM_DTYPES or tokens > MAX_ROWS or not _whole_steps(in_features):
         return False
-    return tokens <= MAX_NORM_ROWS or tokens * in_features * _BYTES <= MAX_CACHED_BYTES
+    return tokens <= _FRAGMENT_ROWS or tokens * in_features * _BYTES <= MAX_CACHED_BYTES
 
 
 def check_streams(
@@ -118,7 +120,7 @@ def check_streams(
         raise ValueError(
             f"{name}: in_features is {in_features}, expected a multiple of {_LEAST_STEP}"
         )
-    if tokens > MAX_NORM_ROWS and tokens * in_features * _BYTES > MAX_CACHED_BYTES:
+    if tokens > _FRAGMENT_ROWS and tokens * in_features * _BYTES > MAX_CACHED_BYTES:
         raise ValueError(
             f"{name}: {tokens} rows of {in_features} are {tokens * in_features * _BYTES} bytes, "
             f"expected at most {MAX_CACHED_BYTES}, which a block's L1 cache can hold"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import mmap
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ import numpy as np
 from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.emulation.library import Buffer, Library
+from cugraphs.expected_results import ExpectedResults
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
@@ -555,6 +557,29 @@ def blocks_share_rows(name: str) -> Identity:
     return check
 
 
+WGMMA_CASES = ("several_chunks", "many_tokens_128", "peaks_late", "dead_sequences", "key_edges")
+
+
+def form_for_sm_90a_is_right(kernels: Kernels) -> None:
+    """Prefill attention on wgmma, over two blocks, is within the tolerance of the reference."""
+    kernel = kernels["paged_prefill_attention"]
+    assert kernel.launches is not None
+    module: Any = sys.modules[kernel.launches.__module__]
+    before = module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS
+    module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = 0, 2
+    try:
+        for case in (_case(kernel, name) for name in WGMMA_CASES):
+            arrays = case_arrays(kernel, case, "bfloat16")
+            expected = ExpectedResults(kernel, arrays, case.attrs)
+            for how in ({"checked": True}, {"order": "reverse"}):
+                given = [array.copy() for array in arrays]
+                found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
+                problem = expected.judge(found, given).problem
+                assert not problem, f"{case.name} {how}: {problem}"
+    finally:
+        module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = before
+
+
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
@@ -618,6 +643,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         blocks_may_lie_anywhere("paged_prefill_attention"),
         far_blocks("paged_prefill_attention"),
         prefill_rows_are_decode_rows,
+        form_for_sm_90a_is_right,
     ),
     "silu_and_mul": (
         orders_agree("silu_and_mul"),

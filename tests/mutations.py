@@ -701,11 +701,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "      {\n        const float sum = sums[g]",
         ),
         ("units too few", "(out_features + Stream::kColumns - 1) /", "out_features /"),
-        (
-            "no wait for the launch before",
-            "const auto prepare = [&](T*) { wait_for_previous_kernel(); };",
-            "const auto prepare = [&](T*) {};",
-        ),
     ),
     *_bugs(
         "linear",
@@ -720,6 +715,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "const int teams = gridDim.x * kRowTeams, own_team = blockIdx.x * kRowTeams + team;",
             "const int teams = gridDim.x, own_team = blockIdx.x;",
         ),
+        ("no wait for the launch before", "    wait_for_previous_kernel();\n", ""),
         ("the last unit of a team left out", "unit < end; first +=", "unit < end - 1; first +="),
         ("parts overlap", "part * steps * kStep + lane", "part * kStep + lane"),
         ("pieces overlap", "first_k + piece * kSegment;\n#pragma", "first_k;\n#pragma"),
@@ -900,8 +896,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         "norm_rope_append.cu",
         (
             "cosines and sines swapped",
-            "sines[which][g] = angles[half + index]",
-            "sines[which][g] = angles[index]",
+            "sines[which][g] = angles[which][half + index]",
+            "sines[which][g] = angles[which][index]",
         ),
         (
             "rotated the other way",
@@ -924,7 +920,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "unit * kPairs + column % kPairs",
         ),
         ("pairs after the last are stored", "if (pair < pairs) {", "{"),
-        ("a dead row's angles are read", "if (slots[which] < 0) return;", ""),
+        ("a dead row's angles are read", "slots[which] < 0 ? 0 : positions[row]", "positions[row]"),
         ("a dead row's k and v are stored", "          continue;\n", ""),
         (
             "a dead row's q is not written",
@@ -2237,6 +2233,80 @@ MUTATIONS: tuple[Mutation, ...] = (
             "static_cast<long long>(slot_ids[tile.seq] + 1) * max_blocks;\n  // How",
         ),
         ("block size 16 assumed, simple form", "table[key / block_size]", "table[key / 16]"),
+    ),
+    *_bugs(
+        "paged_prefill_attention",
+        "paged_prefill_wgmma.cuh",
+        ("a key after a row's own is seen, wgmma", "if (8 * n >= limit)", "if (8 * n > limit)"),
+        (
+            "of two keys the second is masked too late, wgmma",
+            "if (8 * n + 1 >= limit)",
+            "if (8 * n >= limit)",
+        ),
+        (
+            "the mask begins at a later tile of keys, wgmma",
+            "> work.own_key + first_row / group + 1",
+            "> work.own_key + first_row / group + 1 + kKeys",
+        ),
+        ("sums keep an old origin, wgmma", "if (rescales) {", "if (false) {"),
+        (
+            "totals keep an old origin, wgmma",
+            "fmaf(totals[half], keep[half], added)",
+            "totals[half] + added",
+        ),
+        (
+            "what lies after the last token is copied, wgmma",
+            "from + (exists ? at * 8 : 0),\n                    exists);",
+            "from + at * 8,\n                    true);",
+        ),
+        (
+            "boxes after the last key are of some block, wgmma",
+            "whole ? slot / 8 : kBeyond",
+            "slot / 8",
+        ),
+        ("KV head 0 for all, wgmma", "kv_heads + work.kv_head) << block", "kv_heads) << block"),
+        ("vectors are not swizzled, wgmma", "(v % 8 ^ r % 8) * 16", "v % 8 * 16"),
+        (
+            "a warpgroup has the rows of the first, wgmma",
+            "queries.tile(tile) + mine * 8 * kEightRows",
+            "queries.tile(tile)",
+        ),
+        (
+            "columns are exchanged with the wrong lane, wgmma",
+            "exchange(words[0], words[2], 2);",
+            "exchange(words[0], words[2], 1);",
+        ),
+        (
+            "K and V are copied over what is in use, wgmma",
+            "            ring.wait_empty(done);\n",
+            "",
+        ),
+        (
+            "V may not have arrived, wgmma",
+            "      values.wait_full(step_done);\n      multiply_values(step_done, work",
+            "      multiply_values(step_done, work",
+        ),
+        (
+            "K is given back before it is multiplied, wgmma",
+            "        take_turn();\n        multiply_keys(tile, step_done + 1);",
+            "        take_turn();\n        release(keys.empty(step_done + 1));\n"
+            "        multiply_keys(tile, step_done + 1);",
+        ),
+        (
+            "queries of the tile before, wgmma",
+            "      queries.wait_full(tile);\n",
+            "",
+        ),
+        (
+            "a sequence without tokens keeps old results, wgmma",
+            "            *reinterpret_cast<Pack<T, 8>*>(out + head",
+            "            if (false) *reinterpret_cast<Pack<T, 8>*>(out + head",
+        ),
+        (
+            "a block repeats its first tile, wgmma",
+            "work_of(tile_of(round));\n        if (work.steps == 0) continue;\n        const int",
+            "work_of(tile_of(0));\n        if (work.steps == 0) continue;\n        const int",
+        ),
     ),
     *_bugs(
         "paged_prefill_attention",

@@ -116,22 +116,28 @@ def models(request):
     return LlamaConfig.from_hf(hf_config), tensors, tokens[0].cpu().tolist(), logits
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_logits_after_4097_tokens_and_64_decode_steps(models, dtype):
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def runs(models, request):
     from cugraphs.cuda_device import CudaDevice
 
     config, tensors, tokens, expected = models
     run = ModelRun(
         config,
         tensors,
-        dtype=dtype,
+        dtype=request.param,
         max_num_seqs=2,
         max_model_len=8192,
-        max_num_batched_tokens=2048,
+        max_num_batched_tokens=8192,
         block_size=16,
         poison=False,
         device=CudaDevice(),
     )
+    return run, request.param, tokens, expected
+
+
+def test_logits_after_4097_tokens_and_64_decode_steps(runs):
+    """The prompt in chunks of 2,048 tokens."""
+    run, dtype, tokens, expected = runs
     actual = []
     for start in range(0, PROMPT_TOKENS, 2048):
         stop = min(start + 2048, PROMPT_TOKENS)
@@ -144,23 +150,9 @@ def test_logits_after_4097_tokens_and_64_decode_steps(models, dtype):
     check_logits(actual, {name: rows[: -len(LENGTHS)] for name, rows in expected.items()}, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_logits_of_prompts_of_1_15_16_17_and_8191_tokens(models, dtype):
-    """As above, each prompt in one step."""
-    from cugraphs.cuda_device import CudaDevice
-
-    config, tensors, tokens, expected = models
-    run = ModelRun(
-        config,
-        tensors,
-        dtype=dtype,
-        max_num_seqs=1,
-        max_model_len=8192,
-        max_num_batched_tokens=8192,
-        block_size=16,
-        poison=False,
-        device=CudaDevice(),
-    )
+def test_logits_of_prompts_of_1_15_16_17_and_8191_tokens(runs):
+    """Each prompt in one step."""
+    run, dtype, tokens, expected = runs
     actual = []
     for length in LENGTHS:
         chunk = Chunk(tokens[:length], 0, run.block_tables[0], slot=0)

@@ -29,6 +29,7 @@ from cugraphs.kernel import (
     MatrixProduct,
     Operand,
 )
+from cugraphs.tensor_map import MAP_WORDS, TensorMap
 
 _LOCK = threading.RLock()  # the runtime serves one caller at a time
 _SCRATCH = Operand(WORKSPACE, ("bytes",), "uint8", Access.WRITE)
@@ -43,6 +44,7 @@ def emulate(
     checked: bool = False,
     order: str = "forward",
     seed: int = 0,
+    arch: str = "",
 ) -> tuple[Array, ...]:
     """What ``kernel.reference(*arrays, **attrs)`` returns, computed by the kernel's CUDA source.
 
@@ -54,6 +56,7 @@ def emulate(
         checked: report races, accesses out of bounds or misaligned, and uninitialised reads.
         order: in which warps, lanes and blocks take turns: forward, reverse or random.
         seed: of the random order.
+        arch: whose form of the kernel runs (``"sm_90"``); empty: the one that every GPU has.
 
     Returns:
         The WRITE operands.
@@ -75,7 +78,7 @@ def emulate(
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
     buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
     buffers[WORKSPACE] = replace(_buffer(_SCRATCH, scratch), itemsize=0)
-    library = _library_for(kernel, emulated(launches), checked)
+    library = _library_for(kernel, emulated(launches, arch), checked)
     with _LOCK:
         if library is not None:
             library.register(list(buffers.values()))
@@ -84,7 +87,7 @@ def emulate(
                 arrays_of = {name: guarded.array for name, guarded in memory.items()}
                 _matrix_product(launch, arrays_of)
                 continue
-            for part in launch.on(""):
+            for part in launch.on(arch):
                 assert library is not None
                 names = part.operands
                 if names is None:
@@ -93,7 +96,11 @@ def emulate(
                     part.function,
                     part.grid,
                     part.block,
-                    [*(buffers[name] for name in names), *part.scalars],
+                    [
+                        *(buffers[name] for name in names),
+                        *part.scalars,
+                        *(_packed(each, buffers[each.operand]) for each in part.tensor_maps),
+                    ],
                     shared_bytes=part.shared_bytes,
                     order=order,
                     seed=seed,
@@ -153,9 +160,18 @@ def functions_of_cases(kernel: Kernel) -> tuple[str, ...]:
     return tuple(found)
 
 
-def emulated(launches: Iterable[Launch | MatrixProduct]) -> list[Launch]:
-    """The launches that run functions of the kernel's source on the CPU."""
-    return [part for each in launches if isinstance(each, Launch) for part in each.on("")]
+def emulated(launches: Iterable[Launch | MatrixProduct], arch: str = "") -> list[Launch]:
+    """The launches that run functions of the kernel's source on the CPU, those of ``arch``."""
+    return [part for each in launches if isinstance(each, Launch) for part in each.on(arch)]
+
+
+def _packed(tensor_map: TensorMap, buffer: Buffer) -> np.generic:
+    """A tensor map as the emulated kernel takes it."""
+    sizes = (*tensor_map.shape, *tensor_map.strides_bytes, *tensor_map.box)
+    words = np.zeros(MAP_WORDS, np.uint64)
+    words[: 1 + len(sizes)] = (buffer.address, *sizes)
+    packed: np.generic = np.void(words.tobytes())
+    return packed
 
 
 def _library_for(kernel: Kernel, launches: Sequence[Launch], checked: bool) -> Library | None:

@@ -28,6 +28,7 @@ EmuIndex emu_grid_size() { return launch.grid; }
 int emu_lane() { return running->lane; }
 void emu_yield() { block_thread(State::kReady); }
 void emu_fence() { fenced = true; }
+void emu_order_memory() { ++barrier_epoch; }
 void emu_wait_for_previous_kernel() { running->waited_for_previous = true; }
 
 void emu_fail(const char* site, const char* format, ...) {
@@ -70,6 +71,14 @@ void emu_warp(
   try_collective(*self);
   if (self->state == State::kReady) return;  // the last to arrive goes on at once
   leave(self->stack);
+}
+
+void emu_wait_until(const char* site, bool (*ready)(const void*), const void* awaited) {
+  if (ready(awaited)) return;
+  running->site = site;
+  running->ready = ready;
+  running->awaited = awaited;
+  block_thread(State::kWaiting);
 }
 
 void emu_access(const void* address, int bytes, bool is_write, const char* site) {

@@ -116,6 +116,7 @@ struct Ptx {
 
   void wait_for_previous_kernel() const { emu_wait_for_previous_kernel(); }
   void let_next_kernel_start() const {}
+  void start_next_kernel() const {}
 };
 
 }  // namespace emu
@@ -131,4 +132,5 @@ struct Ptx {
 #define mma_m16n8k16 emu::Ptx{EMU_SITE}.mma_m16n8k16
 #define exp2_approx emu::Ptx{EMU_SITE}.exp2_approx
 #define wait_for_previous_kernel emu::Ptx{EMU_SITE}.wait_for_previous_kernel
+#define start_next_kernel emu::Ptx{EMU_SITE}.start_next_kernel
 #define let_next_kernel_start emu::Ptx{EMU_SITE}.let_next_kernel_start

@@ -42,6 +42,11 @@ void emu_warp(
     void* out,
     EmuCollective collective,
     EmuOrdering ordering);
+// Gives the turn to other threads until ready(awaited).
+void emu_wait_until(const char* site, bool (*ready)(const void* awaited), const void* awaited);
+// What all threads did so far is ordered before what they do next: some of them have met. Takes more
+// threads to have met than have, so that a race of the others is not found.
+void emu_order_memory(void);
 void emu_fence(void);
 void emu_yield(void);
 [[noreturn]] void emu_fail(const char* site, const char* format, ...)

@@ -189,6 +189,9 @@ bool run_warp(int warp, std::vector<int>* turns) {
     permute(turns, lanes_of(warp));
     for (int lane : *turns) {
       Thread& thread = threads[warp * kWarp + lane];
+      if (thread.state == State::kWaiting && thread.ready(thread.awaited)) {
+        thread.state = State::kReady;
+      }
       if (thread.state != State::kReady) continue;
       ran = any = true;
       running = &thread;

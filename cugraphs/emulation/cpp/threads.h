@@ -7,7 +7,7 @@
 #include "fiber.h"
 #include "runtime.h"
 
-enum class State { kReady, kAtBarrier, kInWarp, kDone };
+enum class State { kReady, kAtBarrier, kInWarp, kWaiting, kDone };
 
 struct AsyncCopy {
   void* to;
@@ -32,6 +32,9 @@ struct Thread {
   EmuOrdering ordering;
   const void* in;
   void* out;
+
+  bool (*ready)(const void* awaited);  // of a thread that waits for what others do
+  const void* awaited;
 
   CopyGroup open_group;
   std::vector<CopyGroup> groups;

@@ -1,0 +1,255 @@
+// What kernels/ptx_sm90.cuh offers, on the CPU. Addresses of shared memory count from its first byte.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include "ptx_on_cpu.h"
+
+extern thread_local unsigned char smem[];  // of shared_memory.cpp
+
+// What tensor_map.py knows, as emulate.py packs it.
+struct TensorMap {
+  uint64_t address, shape[4], strides_bytes[3], box[4], unused[4];
+};
+
+namespace emu {
+
+constexpr int kRowBytes = 128;  // that are swizzled together
+
+EMU_UNCHECKED inline unsigned char* shared_at(unsigned address) { return smem + address; }
+
+EMU_UNCHECKED inline unsigned swizzled(unsigned address) {
+  return address ^ (address / kRowBytes % 8) * 16;
+}
+
+// In the 8 bytes of shared memory that the barrier has. Low bit of phase_and_bytes: of the phase that is
+// open; above it, bytes that the copy engine still owes.
+struct Mbarrier {
+  uint16_t arrivals, arrived;
+  int32_t phase_and_bytes;
+};
+
+EMU_UNCHECKED inline Mbarrier& mbarrier(unsigned address) {
+  return *reinterpret_cast<Mbarrier*>(shared_at(address));
+}
+
+EMU_UNCHECKED inline void close_if_complete(Mbarrier& barrier) {
+  if (barrier.arrived != barrier.arrivals || barrier.phase_and_bytes >> 1) return;
+  barrier.arrived = 0;
+  barrier.phase_and_bytes ^= 1;
+  emu_order_memory();
+}
+
+template <int kParity>
+EMU_UNCHECKED bool has_closed(const void* barrier) {
+  return (static_cast<const Mbarrier*>(barrier)->phase_and_bytes & 1) != kParity;
+}
+
+// Of a block, by name: threads that have arrived and how often all had, complemented, since shared memory
+// begins as bytes of 0xff.
+static thread_local unsigned named_barriers[16][2];
+
+struct Meeting {
+  const unsigned* met;
+  unsigned before;
+};
+
+EMU_UNCHECKED inline bool has_met(const void* meeting) {
+  const auto& known = *static_cast<const Meeting*>(meeting);
+  return *known.met != known.before;
+}
+
+struct QuadIn {
+  unsigned a[4];
+};
+struct QuadOut {
+  unsigned a[4][4];  // of each lane of the quad
+};
+
+EMU_UNCHECKED inline void share_in_quads(unsigned, const void* const* in, void* const* out) {
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int other = 0; other < 4; ++other) {
+      memcpy(static_cast<QuadOut*>(out[lane])->a[other], in[lane / 4 * 4 + other], sizeof(QuadIn));
+    }
+  }
+}
+
+// A descriptor of wgmma.
+struct Matrix {
+  unsigned start, eight_rows, columns;
+  EMU_UNCHECKED explicit Matrix(unsigned long long bits)
+      : start((bits & 0x3fff) << 4),
+        eight_rows((bits >> 32 & 0x3fff) << 4),
+        columns((bits >> 16 & 0x3fff) << 4) {}
+  EMU_UNCHECKED unsigned row(int r) const { return start + r / 8 * eight_rows + r % 8 * kRowBytes; }
+};
+
+// The operations at one place of the kernel's text.
+struct PtxSm90 {
+  const char* site;
+
+  EMU_UNCHECKED void mbarrier_init(unsigned barrier, int arrivals) const {
+    mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
+  }
+  EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
+    Mbarrier& b = mbarrier(barrier);
+    if (b.arrived == b.arrivals) emu_fail(site, "more than %d arrivals at a barrier", b.arrivals);
+    ++b.arrived;
+    b.phase_and_bytes += 2 * bytes;
+    close_if_complete(b);
+  }
+  EMU_UNCHECKED void mbarrier_arrive(unsigned barrier) const {
+    mbarrier_arrive_expecting(barrier, 0);
+  }
+  EMU_UNCHECKED void mbarrier_wait(unsigned barrier, int parity) const {
+    emu_wait_until(site, parity ? has_closed<1> : has_closed<0>, &mbarrier(barrier));
+  }
+
+  EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
+    unsigned (&barrier)[2] = named_barriers[name];
+    const unsigned before = barrier[1];
+    --barrier[0];
+    if (~barrier[0] == static_cast<unsigned>(threads)) {
+      barrier[0] = ~0u;
+      --barrier[1];
+      emu_order_memory();
+    }
+    return before;
+  }
+  EMU_UNCHECKED void named_barrier_wait(int name, int threads) const {
+    const Meeting meeting{&named_barriers[name][1], named_barrier_arrive(name, threads)};
+    emu_wait_until(site, has_met, &meeting);
+  }
+
+  void cp_async16_to(unsigned to, const void* from, bool valid) const {
+    emu_copy_async(shared_at(to), from, 16, valid ? 16 : 0, site);
+  }
+
+  EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
+    if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
+    int bytes = 0;
+    for (uint64_t d = 0; d < map->box[3]; ++d) {
+      for (uint64_t c = 0; c < map->box[2]; ++c) {
+        for (uint64_t b = 0; b < map->box[1]; ++b, bytes += kRowBytes) {
+          const bool exists = last + d < map->shape[3];
+          const auto* from = reinterpret_cast<const unsigned char*>(
+              map->address + (last + d) * map->strides_bytes[2] + c * map->strides_bytes[1] +
+              b * map->strides_bytes[0]);
+          if (exists) emu_access(from, kRowBytes, false, site);
+          emu_access(shared_at(to + bytes), kRowBytes, true, site);
+          for (int v = 0; v < kRowBytes; v += 16) {
+            unsigned char* place = shared_at(swizzled(to + bytes + v));
+            exists ? memcpy(place, from + v, 16) : memset(place, 0, 16);
+          }
+        }
+      }
+    }
+    Mbarrier& b = mbarrier(barrier);
+    b.phase_and_bytes -= 2 * bytes;
+    close_if_complete(b);
+  }
+
+  // 16 bytes of a swizzled row, or less within them, as they are read.
+  EMU_UNCHECKED const unsigned* read(unsigned address, int bytes) const {
+    const void* from = shared_at(swizzled(address));
+    emu_access(from, bytes, false, site);
+    return static_cast<const unsigned*>(from);
+  }
+
+  template <typename T>
+  EMU_UNCHECKED void read_row(const Matrix& matrix, int row, float (&values)[16]) const {
+    for (int k = 0; k < 16; k += 8) {
+      const unsigned* pairs = read(matrix.row(row) + 2 * k, 16);
+      for (int i = 0; i < 8; ++i) values[k + i] = element<T>(pairs[i / 2], i % 2);
+    }
+  }
+
+  // Products are computed as they begin; the lanes of a warp go on together.
+  template <int kGroupsLeft, int kCount>
+  void wgmma_wait(float (&)[kCount]) const {
+    sync_warp(site);
+  }
+
+  template <typename T, int kCount>
+  EMU_UNCHECKED void wgmma_scores(
+      T, float (&c)[kCount], unsigned long long a, unsigned long long b, bool adds) const {
+    const int lane = emu_lane(), warp = emu_thread_index().x / kWarp % 4;
+    float rows[2][16], columns[16];
+    for (int half = 0; half < 2; ++half) {
+      read_row<T>(Matrix(a), 16 * warp + lane / 4 + 8 * half, rows[half]);
+    }
+    for (int n = 0; n < kCount / 4; ++n) {
+      for (int i = 0; i < 2; ++i) {
+        read_row<T>(Matrix(b), 8 * n + lane % 4 * 2 + i, columns);
+        for (int half = 0; half < 2; ++half) {
+          float sum = 0.0f;
+          for (int k = 0; k < 16; ++k) sum += rows[half][k] * columns[k];
+          float& to = c[4 * n + 2 * half + i];
+          to = adds ? to + sum : sum;
+        }
+      }
+    }
+  }
+
+  template <typename T, int kCount>
+  EMU_UNCHECKED void wgmma_sums(
+      T, float (&c)[kCount], const unsigned* a, unsigned long long b, bool adds) const {
+    const int lane = emu_lane();
+    QuadIn in;
+    QuadOut quad;
+    memcpy(in.a, a, sizeof(in.a));
+    emu_warp(kAllLanes, site, &in, &quad, share_in_quads, kEmuUnordered);
+    float rows[2][16];
+    for (int half = 0; half < 2; ++half) {
+      for (int k = 0; k < 16; ++k) {
+        rows[half][k] = element<T>(quad.a[k % 8 / 2][half + k / 8 * 2], k % 2);
+      }
+    }
+    const Matrix matrix(b);
+    for (int n = 0; n < kCount / 4; ++n) {
+      const int column = 8 * n + lane % 4 * 2;
+      float added[2][2] = {};
+      for (int k = 0; k < 16; ++k) {
+        const unsigned at = matrix.row(k) + column / 64 * matrix.columns + column % 64 * 2;
+        const unsigned pair = *read(at, 4);
+        for (int half = 0; half < 2; ++half) {
+          for (int i = 0; i < 2; ++i) added[half][i] += rows[half][k] * element<T>(pair, i);
+        }
+      }
+      for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < 2; ++i) {
+          float& to = c[4 * n + 2 * half + i];
+          to = adds ? to + added[half][i] : added[half][i];
+        }
+      }
+    }
+  }
+};
+
+}  // namespace emu
+
+inline unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(static_cast<const unsigned char*>(p) - smem);
+}
+inline void mbarrier_init_done() {}
+inline void fence_shared_writes() {}
+template <int kRegisters>
+inline void grow_registers() {}
+template <int kRegisters>
+inline void shrink_registers() {}
+inline void wgmma_begin() {}
+inline void wgmma_commit() {}
+template <int kCount>
+inline void keep_order(float (&)[kCount]) {}
+
+#define mbarrier_init emu::PtxSm90{EMU_SITE}.mbarrier_init
+#define mbarrier_arrive emu::PtxSm90{EMU_SITE}.mbarrier_arrive
+#define mbarrier_arrive_expecting emu::PtxSm90{EMU_SITE}.mbarrier_arrive_expecting
+#define mbarrier_wait emu::PtxSm90{EMU_SITE}.mbarrier_wait
+#define named_barrier_arrive emu::PtxSm90{EMU_SITE}.named_barrier_arrive
+#define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
+#define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
+#define copy_box emu::PtxSm90{EMU_SITE}.copy_box
+#define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
+#define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
+#define wgmma_sums emu::PtxSm90{EMU_SITE}.wgmma_sums
