@@ -190,7 +190,7 @@ class Engine:
             completions,
             prompt_logprobs,
             streams=streams,
-            catch_up=self._text.drain,
+            catch_up=self._text.catch_up,
         )
         self._next_request_id += 1
         try:

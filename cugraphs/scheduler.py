@@ -246,7 +246,7 @@ class Scheduler:
             take(sequence, is_new=False)
         # A sequence is admitted only with blocks for all its tokens, so that half-computed prompts
         # do not take the blocks from each other.
-        for sequence in list(self.waiting):
+        for sequence in list(self.waiting) if self._free_slots else ():
             if sequence.waits_for_leader:
                 continue
             room = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget

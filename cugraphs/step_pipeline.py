@@ -93,8 +93,8 @@ class StepPipeline:
                 return
 
     def make_room(self) -> None:
-        """Somebody waits: let a loop of steps end soon."""
-        if self._in_flight and self._in_flight[-1].ticket.loop is not None:
+        """Somebody waits: let all loops of steps end soon."""
+        if self._in_flight:
             self._runner.stop_loops()
 
     def drain(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -147,6 +147,18 @@ class TextWorker:
         reached = threading.Event()
         self._queue.put(reached)
         reached.wait()
+
+    @property
+    def catch_up(self) -> Callable[[], None]:
+        """As :meth:`drain`, for what the thread holds: it does not keep the worker."""
+        this = weakref.ref(self)
+
+        def catch_up() -> None:
+            worker = this()
+            if worker is not None:
+                worker.drain()
+
+        return catch_up
 
 
 def _work(queue: SimpleQueue[StepTokens | threading.Event | None], writer: AnswerWriter) -> None:

@@ -1,6 +1,8 @@
 """The engine without `LLM`: requests that grow, end, are aborted and are taken back."""
 
 import dataclasses
+import gc
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,6 +105,19 @@ def make_expected(engine, prompt, params=GREEDY):
     request = engine.add_request(prompt, params)
     run_all(engine)
     return request.output().outputs[0].token_ids
+
+
+def test_the_thread_of_the_text_ends_with_an_engine_that_has_work_left(folder):
+    before = set(threading.enumerate())
+    engine = make_engine(folder)
+    (thread,) = set(threading.enumerate()) - before
+    request = engine.add_request([BOS, 40], GREEDY)
+    engine.step()
+    del engine
+    gc.collect()
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+    assert len(request.output().outputs[0].token_ids) == 1
 
 
 def test_abort_of_a_finished_request_changes_nothing(engine):
