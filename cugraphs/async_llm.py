@@ -212,8 +212,9 @@ class AsyncLLM:
                 listener = self._listeners.get(output.request_id)
                 if listener is not None:
                     listener.put(output)
-        with suppress(Exception):  # of a device that failed: nobody is left to be told
-            self._do_what_is_wanted()
+        while self._wanted:
+            with suppress(Exception):  # of a device that failed: nobody is left to be told
+                self._do_what_is_wanted()
         self._fail(RuntimeError("AsyncLLM: it was closed before the request had ended"))
 
     def _do_what_is_wanted(self) -> None:
