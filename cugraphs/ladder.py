@@ -33,7 +33,7 @@ _PROFILES: Mapping[str, _Profile] = {
 }
 PROFILES: tuple[str, ...] = tuple(_PROFILES)
 
-_CLASS_ROWS = (1, 8, 16, 64)  # kernels differ between 1, to 8, to 16, to 64, and more rows
+_CLASS_ROWS = (2, 8, 16, 64)  # kernels differ between rows to 2, to 8, to 16, to 64, and more
 
 _MAX_TOKEN_RUNG = 512
 _MAX_TOKEN_RUNG_BLACKWELL = 1024  # what vLLM takes on data-centre Blackwell

@@ -6,6 +6,7 @@ Nothing here imports CuPy unless a test marked `gpu` is about to run.
 import functools
 import os
 import shutil
+import weakref
 
 # Before NumPy is imported: on small matrices a second BLAS thread gains little, and where other
 # work has the cores it stalls every product.
@@ -59,6 +60,28 @@ def stories260k() -> Path:
 def goldens() -> Path:
     """Folder of the stored Hugging Face results that `tests/goldens/make_goldens.py` writes."""
     return ROOT / "tests" / "goldens"
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[object]:
+    """Device and pinned memory that the test took and still has; other processes do not count."""
+    import cupy
+
+    found: weakref.WeakSet[object] = weakref.WeakSet()
+
+    class Memory(cupy.cuda.Memory):
+        def __init__(self, nbytes: int) -> None:
+            super().__init__(nbytes)
+            found.add(self)
+
+    class PinnedMemory(cupy.cuda.PinnedMemory):
+        def __init__(self, nbytes: int, *flags: int) -> None:
+            super().__init__(nbytes, *flags)
+            found.add(self)
+
+    monkeypatch.setattr(cupy.cuda, "Memory", Memory)
+    monkeypatch.setattr(cupy.cuda, "PinnedMemory", PinnedMemory)
+    return found
 
 
 @functools.cache

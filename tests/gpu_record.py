@@ -4,8 +4,10 @@
 of it, which keeps what is recorded of the others. Every other run compares.
 """
 
+import fcntl
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +27,41 @@ def kernels_hash() -> str:
 def write_record(files: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Record the test files that a run on the current GPU went through.
 
-    What other runs have recorded of other files stays, as long as the kernels are the same.
-
     Args:
         files: passed, failed, skipped and seconds of each file by name.
     """
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)
-    record: dict[str, Any] = {
+    machine = {
         "kernels_sha256": kernels_hash(),
         "gpu": properties["name"].decode(),
         "driver_cuda": cupy.cuda.runtime.driverGetVersion(),
         "runtime_cuda": cupy.cuda.runtime.runtimeGetVersion(),
         "cupy": cupy.__version__,
     }
-    known = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    same = all(known.get(key) == value for key, value in record.items())
-    files = {**(known.get("files", {}) if same else {}), **files}
-    for key in ("passed", "failed", "skipped", "seconds"):
-        record[key] = round(sum(counts[key] for counts in files.values()), 1)
-    record["files"] = dict(sorted(files.items()))
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    return record
+    return add_to_record(machine, files)
+
+
+def add_to_record(machine: dict[str, Any], files: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Write what a run found; what others have found of other files stays, on the same machine.
+
+    Several runs may end at once, each of its own files.
+    """
+    folder = os.open(RECORD.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        known = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+        same = all(known.get(key) == value for key, value in machine.items())
+        files = {**(known.get("files", {}) if same else {}), **files}
+        record = dict(machine)
+        for key in ("passed", "failed", "skipped", "seconds"):
+            record[key] = round(sum(counts[key] for counts in files.values()), 1)
+        record["files"] = dict(sorted(files.items()))
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        return record
+    finally:
+        os.close(folder)  # and with it the lock
 
 
 def gpu_test_files() -> set[str]:

@@ -225,13 +225,14 @@ def test_every_function_of_a_start_is_loaded_once_with_all_its_shared_memory():
 
 def test_a_kernel_that_does_not_compile_is_the_callers_error():
     plan = tiny_plan()
+    program = plan.decode[plan.ladder.class_for(1)].program
 
     def load(source, function, arch, shared_bytes):
         if function == "advance":
             raise ValueError("advance.cu:3: expected a ';'")
 
     with pytest.raises(ValueError, match=r"advance\.cu:3"):
-        load_kernels([(plan.decode[1].program, {"rows": 1})], "sm_90", load)
+        load_kernels([(program, {"rows": 1})], "sm_90", load)
 
 
 @pytest.mark.parametrize(("mode", "tokens"), [("full", {64}), ("full_and_piecewise", {1, 16, 64})])

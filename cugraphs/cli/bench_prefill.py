@@ -109,9 +109,8 @@ class Runners:
     def __init__(self, model: BenchModel, chunk_tokens: int) -> None:
         """Plan steps of at most so many tokens."""
         self._model = model
-        seqs = min(
-            MAX_PIECE_TOKENS // 2, chunk_tokens
-        )  # for which pieces of that size are captured
+        # So many for which pieces of up to MAX_PIECE_TOKENS are captured.
+        seqs = min(MAX_PIECE_TOKENS // 2, chunk_tokens)
         # One sequence is as long as the model allows; of the others there are none.
         self.plan = model.plan(Ladder(seqs, [1]), length=1, prefill_tokens=chunk_tokens)
         self._made: dict[str, ModelRunner] = {}
