@@ -224,6 +224,7 @@ class Engine:
             steps=mine.steps,
             prompt_tokens=mine.prompt_tokens,
             generated_tokens=mine.generated_tokens,
+            surplus_tokens=mine.surplus_tokens,
             cached_tokens=blocks.num_cached_tokens,
             preemptions=self.scheduler.num_preemptions,
             kv_blocks=blocks.num_usable,
@@ -317,7 +318,7 @@ class Engine:
         if completion in request.left:  # else an interrupt has met this before
             surplus = self.scheduler.num_tokens(sequence) - len(sequence.prompt_token_ids)
             surplus -= len(completion.token_ids)
-            self._counters.generated_tokens -= surplus  # sampled behind the stop string
+            self._counters.surplus_tokens += surplus
             if not sequence.ended:
                 self.scheduler.finish(sequence)
             request.left.discard(completion)
