@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -55,7 +56,7 @@ class _Listener:
 
     def put(self, item: RequestOutput | BaseException) -> None:
         """Wake the task that listens, if its loop still runs."""
-        if not self.loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
 
 
@@ -157,6 +158,8 @@ class AsyncLLM:
         added: Future[_Listener] = Future()
 
         def add() -> None:
+            if not added.set_running_or_notify_cancel():
+                return  # the task has left already
             try:
                 request = self.llm.engine.add_request(
                     token_ids, resolved, text, priority=priority, streams=streams
@@ -168,8 +171,16 @@ class AsyncLLM:
             self._listeners[request.request_id] = listener
             added.set_result(listener)
 
+        def leave() -> None:
+            if not added.cancelled() and added.exception() is None:
+                self._drop(added.result().request)
+
         self._ask(add, refuse=added)
-        return await asyncio.wrap_future(added)
+        try:
+            return await asyncio.wrap_future(added)
+        except asyncio.CancelledError:
+            self._ask(leave)  # behind what was asked before, whether that could be cancelled or not
+            raise
 
     def _ask(self, call: Callable[[], None], refuse: Future[_Listener] | None = None) -> None:
         """Let the thread do something between two steps."""
@@ -191,10 +202,8 @@ class AsyncLLM:
                 )
                 if self._closing:
                     break
-                calls, self._wanted = self._wanted, deque()
-            for call in calls:
-                call()
             try:
+                self._do_what_is_wanted()
                 outputs = engine.step()
             except Exception as error:  # of the whole step: nobody's request can go on
                 self._fail(error)
@@ -203,18 +212,25 @@ class AsyncLLM:
                 listener = self._listeners.get(output.request_id)
                 if listener is not None:
                     listener.put(output)
-        for call in self._wanted:
-            call()
+        while self._wanted:
+            with suppress(Exception):  # of a device that failed: nobody is left to be told
+                self._do_what_is_wanted()
         self._fail(RuntimeError("AsyncLLM: it was closed before the request had ended"))
 
+    def _do_what_is_wanted(self) -> None:
+        while self._wanted:
+            self._wanted.popleft()()
+
     def _fail(self, error: BaseException) -> None:
+        """Tell all who listen, and drop their requests, whatever becomes of that."""
         for listener in list(self._listeners.values()):
             listener.put(error)
-            self._drop(listener.request)
+            with suppress(Exception):
+                self._drop(listener.request)
 
     def _drop(self, request: Request) -> None:
-        self.llm.engine.abort(request)
         self._listeners.pop(request.request_id, None)
+        self.llm.engine.abort(request)
 
 
 async def _next(queue: asyncio.Queue[RequestOutput | BaseException]) -> RequestOutput:

@@ -67,11 +67,17 @@ class BlockManager:
         self.num_cached_tokens = 0  # of all admitted sequences: what was found in the cache
         self.num_evicted = 0
         self.tables = np.zeros((num_slots, max_blocks), np.int32)
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Take back every block, and know no prefix; what was so far may be left halfway."""
+        num_slots = len(self.tables)
+        self.tables[:] = 0
         self.counts = np.zeros(num_slots, np.int32)
         self.capacities = np.zeros(num_slots, np.int32)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
-        self._free = deque(range(1, num_blocks))
-        self._users = np.zeros(num_blocks, np.int32)
+        self._free = deque(range(1, self.num_blocks))
+        self._users = np.zeros(self.num_blocks, np.int32)
         self._prefixes: dict[int, _Prefix] = {}  # of registered blocks
         self._blocks: dict[bytes, int] = {}  # the registered block of each prefix
         self._unused: OrderedDict[int, None] = OrderedDict()  # hold a prefix; the oldest first

@@ -7,7 +7,6 @@ arguments.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -86,7 +85,7 @@ class Engine:
         self._text = TextWorker(tokenizer, max_num_seqs)
         self._requests: set[Request] = set()
         self._outputs: list[RequestOutput] = []  # that the next step returns
-        self._stepping = threading.Lock()
+        self._is_busy = False  # with a step or an abort
         self._to_abort: deque[Request] = deque()
         self._counters = EngineCounters()
         self.on_finished: list[Callable[[RequestTimes], None]] = []  # for each request that ends
@@ -191,14 +190,19 @@ class Engine:
             completions,
             prompt_logprobs,
             streams=streams,
-            catch_up=self._text.drain,
+            catch_up=self._text.catch_up,
         )
         self._next_request_id += 1
-        self._requests.add(request)
-        for completion in completions:
-            self._text.add(request, completion)
-            self.scheduler.add(completion.sequence)
-        self._pipeline.make_room()
+        try:
+            self._requests.add(request)
+            for completion in completions:
+                self._text.add(request, completion)
+                self.scheduler.add(completion.sequence)
+            self._pipeline.make_room()
+        except BaseException:
+            self._requests.discard(request)
+            self._start_over()
+            raise
         return request
 
     def abort(self, request: Request) -> None:
@@ -220,6 +224,7 @@ class Engine:
             steps=mine.steps,
             prompt_tokens=mine.prompt_tokens,
             generated_tokens=mine.generated_tokens,
+            surplus_tokens=mine.surplus_tokens,
             cached_tokens=blocks.num_cached_tokens,
             preemptions=self.scheduler.num_preemptions,
             kv_blocks=blocks.num_usable,
@@ -241,8 +246,9 @@ class Engine:
         """Run one step.
 
         Its tokens become text while the next steps run, so an output can come some steps after
-        its tokens; the last one is out when :meth:`has_unfinished` is false. An interrupt or an
-        error takes the step back: its sequences are computed anew later.
+        its tokens; the last one is out when :meth:`has_unfinished` is false. An interrupt, at any
+        instruction, or an error takes the step back: all sequences are computed anew later, and
+        no prefix is in the cache any more.
 
         Returns:
             Of requests that stream, what they gained; of others, everything once they have ended.
@@ -251,12 +257,7 @@ class Engine:
             FloatingPointError: the logits of a sequence hold NaN or infinity.
         """
         self._abort_between_steps()
-        with self._stepping:
-            try:
-                self._step()
-            except BaseException:
-                self._pipeline.take_back()
-                raise
+        self._do_whole(self._step)
         self._abort_between_steps()
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -270,6 +271,31 @@ class Engine:
         self._take_results()
         if self.scheduler.is_empty:
             self._settle()
+
+    def _do_whole(self, task: Callable[[], None]) -> None:
+        """Do it to its end, or start over; nobody aborts meanwhile."""
+        try:
+            self._is_busy = True
+            task()
+        except BaseException:
+            self._start_over()
+            raise
+        finally:
+            self._is_busy = False
+
+    def _start_over(self) -> None:
+        """Undo the steps in flight, and whatever is left halfway: what the answers hold counts."""
+        self._text.remove_all()
+        waiting = []
+        for request in self._requests:
+            for completion in request.left:
+                self._text.add(request, completion)
+                sequence = completion.sequence
+                sequence.stand_at(completion.token_ids)
+                sequence.ended = completion.finish_reason is not None
+                if not sequence.ended:
+                    waiting.append(sequence)
+        self._pipeline.start_over(waiting)
 
     def _settle(self) -> None:
         """Nothing waits and nothing runs: catch up with the text, and with steps for nobody."""
@@ -289,12 +315,13 @@ class Engine:
         """Drop an answer that has ended; by a stop string its sequence may still run."""
         sequence = completion.sequence
         self._text.remove(completion)
-        surplus = self.scheduler.num_tokens(sequence) - len(sequence.prompt_token_ids)
-        surplus -= len(completion.token_ids)
-        self._counters.generated_tokens -= surplus  # sampled behind the stop string
-        if not sequence.ended:
-            self.scheduler.finish(sequence)
-        request.left.discard(completion)
+        if completion in request.left:  # else an interrupt has met this before
+            surplus = self.scheduler.num_tokens(sequence) - len(sequence.prompt_token_ids)
+            surplus -= len(completion.token_ids)
+            self._counters.surplus_tokens += surplus
+            if not sequence.ended:
+                self.scheduler.finish(sequence)
+            request.left.discard(completion)
         if request.finished and request in self._requests:
             self._requests.discard(request)
             self._counters.requests_finished += 1
@@ -303,22 +330,23 @@ class Engine:
 
     def _abort_between_steps(self) -> None:
         """Abort what is to be aborted, unless a step runs, which then does it at its end."""
-        while self._to_abort and self._stepping.acquire(blocking=False):
-            try:
-                self._abort(self._to_abort.popleft())
-            finally:
-                self._stepping.release()
+        while self._to_abort and not self._is_busy:
+            self._do_whole(self._abort_first)
+
+    def _abort_first(self) -> None:
+        self._abort(self._to_abort[0])
+        self._to_abort.popleft()
 
     def _abort(self, request: Request) -> None:
         self._text.drain()
         self._take_results()
         self._outputs = [o for o in self._outputs if o.request_id != request.request_id]
-        if request.finished:
+        if request not in self._requests:
             return
         for completion in request.left:
             completion.abort()
         request.end()
-        for completion in list(request.left):
+        for completion in request.completions:
             self._let_go(request, completion)
         if self.scheduler.is_empty:
             self._settle()

@@ -21,6 +21,7 @@ _COUNTERS = {
     "steps": "Steps that ran.",
     "prompt_tokens": "Prompt tokens computed.",
     "generated_tokens": "Tokens sampled.",
+    "surplus_tokens": "Tokens sampled behind a stop string, for nobody.",
     "cached_tokens": "Prompt tokens found in the cache.",
     "preemptions": "Sequences that gave their blocks back.",
     "captures": "CUDA graphs captured.",

@@ -376,13 +376,14 @@ class ModelRunner:
         self.ring.stop()
 
     def abandon(self) -> None:
-        """Wait for all that was submitted, wanted or not, and make the state what the mirror says.
+        """Wait for all that was submitted, wanted or not, and empty all slots.
 
         Raises:
             RuntimeError: the device failed.
         """
         self.ring.stop()
         self.device.wait()
+        self.mirror.start_over()
         self.device.write(self.state[WORDS], self.mirror.take_all())
 
     def run(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:

@@ -12,6 +12,7 @@ its slot until every step with a row of it was collected, so nobody else can mee
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,16 +84,30 @@ class Scheduler:
             )
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
-        self.slots = SequenceSlots(max_num_seqs, max_model_len)
+        self.max_model_len = max_model_len
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_prompt_logits = max_prompt_logits
-        self.waiting: list[Sequence] = []  # in order
-        self.running: list[Sequence] = []  # in order of admission
         self.num_preemptions = 0
+        self.start_over(())
+
+    def start_over(self, sequences: Iterable[Sequence]) -> None:
+        """Let these wait, to be computed anew; nothing else is known, runs or is in flight.
+
+        Everything is made new, so what was so far may have been left halfway by an interrupt.
+
+        Args:
+            sequences: with all tokens that are known in ``token_ids``, wherever they were.
+        """
+        self.blocks.start_over()
+        self.slots = SequenceSlots(self.max_num_seqs, self.max_model_len)
+        self.waiting: list[Sequence] = sorted(sequences, key=_order)
+        self.running: list[Sequence] = []  # in order of admission
         self._prefilling: list[Sequence] = []  # the running ones that do not decode yet
-        self._free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
         self._leaving: list[Sequence] = []  # ended, in steps that are not collected
         self._submitted = self._collected = 0  # numbers of steps
+        for sequence in self.waiting:
+            sequence.slot, sequence.prompt_is_cached = -1, False
 
     @property
     def num_in_flight(self) -> int:
@@ -176,16 +191,6 @@ class Scheduler:
         self._leaving.append(sequence)
         self._release_leaving()
 
-    def preempt_all(self) -> None:
-        """Send every running sequence back to the queue, to be computed anew; nothing is in flight.
-
-        Steps that were submitted and failed count as never made.
-        """
-        self._collected = self._submitted
-        self._release_leaving()
-        while self.running:
-            self._preempt_last()
-
     def _grow_decode_rows(
         self, num_steps: int
     ) -> tuple[Array, Array, tuple[Array, Array], int] | None:
@@ -241,7 +246,7 @@ class Scheduler:
             take(sequence, is_new=False)
         # A sequence is admitted only with blocks for all its tokens, so that half-computed prompts
         # do not take the blocks from each other.
-        for sequence in list(self.waiting):
+        for sequence in list(self.waiting) if self._free_slots else ():
             if sequence.waits_for_leader:
                 continue
             room = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget

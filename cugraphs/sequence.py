@@ -50,6 +50,10 @@ class Sequence:
         """Begin with the prompt."""
         self.token_ids = np.array(self.prompt_token_ids, np.int32)
 
+    def stand_at(self, answer_token_ids: list[int]) -> None:
+        """Know so much of the answer."""
+        self.token_ids = np.array([*self.prompt_token_ids, *answer_token_ids], np.int32)
+
     @property
     def end_position(self) -> int:
         """Tokens of prompt and answer at most."""

@@ -25,18 +25,21 @@ class StateMirror:
     """What the device's state will be once all changes are applied."""
 
     def __init__(self, state: SequenceState) -> None:
-        """Start as the device does, all zero, with changes that make every slot ask for nothing."""
+        """Every slot asks for nothing; the device must be told :meth:`take_all`."""
         self._state = state
         self._words = np.zeros(state.words.shape, np.int32)
         self.fields = state.views(self._words)
+        self._widest_stop_ids = 0  # entries of stop_ids that any sequence has used
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Every slot is empty; the device must be told :meth:`take_all`."""
+        self._words[:] = 0
+        for name in ("stop_ids", "bias_ids", "num_logprobs"):
+            self.fields[name][:] = -1
         self._changed: set[int] = set()
         # How many entries of each list hold something, by slot. Most use few of many.
-        self._lengths = {name: np.zeros(state.num_slots, np.int32) for name in _NOTHING}
-        self._widest_stop_ids = 0  # entries of stop_ids that any sequence has used
-        for slot in range(state.num_slots):
-            self.set("stop_ids", slot, -1)
-            self.set("bias_ids", slot, -1)
-            self.set("num_logprobs", slot, -1)
+        self._lengths = {name: np.zeros(self._state.num_slots, np.int32) for name in _NOTHING}
 
     @property
     def num_changes(self) -> int:

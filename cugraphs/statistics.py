@@ -89,6 +89,7 @@ class EngineStats:
         steps: that ran.
         prompt_tokens: computed, those of preempted sequences each time.
         generated_tokens: sampled.
+        surplus_tokens: of them, those behind a stop string, which no answer has.
         cached_tokens: of prompts, found in the cache.
         preemptions: sequences that gave their blocks back.
         kv_blocks: that sequences can own.
@@ -109,6 +110,7 @@ class EngineStats:
     steps: int
     prompt_tokens: int
     generated_tokens: int
+    surplus_tokens: int
     cached_tokens: int
     preemptions: int
     kv_blocks: int
@@ -132,7 +134,8 @@ class EngineStats:
             f"requests: {self.requests_waiting:,} waiting, {self.requests_running:,} running, "
             f"{self.requests_finished:,} finished; {self.preemptions:,} preemptions\n"
             f"tokens: {self.prompt_tokens:,} of prompts computed, {self.cached_tokens:,} cached, "
-            f"{self.generated_tokens:,} generated in {self.steps:,} steps\n"
+            f"{self.generated_tokens:,} generated in {self.steps:,} steps, of which "
+            f"{self.surplus_tokens:,} behind a stop string\n"
             f"graphs: {self.captures:,} captured; replays: {replays or 'none'}; eager steps: "
             f"{eager or 'none'}; off the ladder: {self.off_ladder_steps:,}; padding rows: "
             f"{self.padding_rows:,}\n"
@@ -148,6 +151,7 @@ class EngineCounters:
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    surplus_tokens: int = 0
     requests_finished: int = 0
     host_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _begin_s: float = 0.0

@@ -93,8 +93,8 @@ class StepPipeline:
                 return
 
     def make_room(self) -> None:
-        """Somebody waits: let a loop of steps end soon."""
-        if self._in_flight and self._in_flight[-1].ticket.loop is not None:
+        """Somebody waits: let all loops of steps end soon."""
+        if self._in_flight:
             self._runner.stop_loops()
 
     def drain(self) -> None:
@@ -103,14 +103,14 @@ class StepPipeline:
         while self._in_flight:
             self._collect()
 
-    def take_back(self) -> None:
-        """Undo what is in flight: every running sequence waits, to be computed anew."""
+    def start_over(self, sequences: Sequence[TokenSequence]) -> None:
+        """Undo what is in flight: these wait, to be computed anew, as of the scheduler."""
         try:
             self._runner.abandon()
         finally:
             self._in_flight.clear()
-            self._begun.clear()
-            self.scheduler.preempt_all()
+            self._begun = []
+            self.scheduler.start_over(sequences)
 
     def _may_submit(self) -> bool:
         """Whether another step may follow those in flight before they are collected.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -131,6 +131,11 @@ class TextWorker:
         """Give it no more tokens; nothing happens a second time."""
         self._answers.pop(completion.sequence, None)
 
+    def remove_all(self) -> None:
+        """Wait until all tokens are in their completions, which get no more."""
+        self.drain()
+        self._answers.clear()
+
     def put(self, tokens: StepTokens) -> None:
         """Hand over a step's tokens; where too many steps are queued, wait for them."""
         if self._queue.qsize() >= MAX_STEPS_BEHIND:
@@ -142,6 +147,18 @@ class TextWorker:
         reached = threading.Event()
         self._queue.put(reached)
         reached.wait()
+
+    @property
+    def catch_up(self) -> Callable[[], None]:
+        """As :meth:`drain`, for what the thread holds: it does not keep the worker."""
+        this = weakref.ref(self)
+
+        def catch_up() -> None:
+            worker = this()
+            if worker is not None:
+                worker.drain()
+
+        return catch_up
 
 
 def _work(queue: SimpleQueue[StepTokens | threading.Event | None], writer: AnswerWriter) -> None:

@@ -82,6 +82,62 @@ def test_leaving_or_cancelling_aborts_the_request(folder):
     assert stats.requests_finished == 3 and stats.kv_blocks_used == 0
 
 
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing(folder, turns):
+    long = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
+
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            for _ in range(10):
+                task = asyncio.create_task(collect(llm, "The quick", long))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            output = await asyncio.wait_for(llm.complete("The quick", GREEDY), 60)
+            while llm._listeners or llm.stats().requests_running:
+                await asyncio.sleep(0.001)
+            assert llm.stats().kv_blocks_used == 0
+            return output
+
+    assert len(asyncio.run(main()).outputs[0].token_ids) == 12
+
+
+def test_a_listener_whose_loop_is_closed_spares_the_others(folder):
+    long = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
+    llm = AsyncLLM(folder, **OPTIONS)
+    loop = asyncio.new_event_loop()
+    answers = llm.generate("The quick", long)
+    loop.run_until_complete(anext(answers))
+    loop.close()  # while its answer grows
+    output = asyncio.run(llm.complete("The quick", GREEDY))
+    assert len(output.outputs[0].token_ids) == 12
+    asyncio.run(llm.close())
+
+
+def test_an_abort_that_fails_is_told_to_all_and_ends_nothing_else(folder, monkeypatch):
+    async def main():
+        async with AsyncLLM(folder, **OPTIONS) as llm:
+            other = asyncio.create_task(
+                llm.complete("The quick", SamplingParams(max_tokens=50, ignore_eos=True))
+            )
+            answers = llm.generate("The quick", GREEDY)
+            await anext(answers)
+
+            def broken(request):
+                monkeypatch.undo()
+                raise RuntimeError("planted")
+
+            monkeypatch.setattr(llm.llm.engine, "abort", broken)
+            await answers.aclose()
+            with pytest.raises(RuntimeError, match="planted"):
+                await asyncio.wait_for(other, 60)
+            return await asyncio.wait_for(llm.complete("The quick", GREEDY), 60)
+
+    assert len(asyncio.run(main()).outputs[0].token_ids) == 12
+
+
 def test_mistakes_are_told_to_the_task_that_made_them(folder):
     async def main():
         async with AsyncLLM(folder, **OPTIONS) as llm:

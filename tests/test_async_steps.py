@@ -1,7 +1,5 @@
 """Steps in flight, several at once, as loops that end themselves: the tokens of one at a time."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
@@ -33,19 +31,23 @@ def expected(folder):
 def test_answers_are_those_of_one_at_a_time(folder, expected, way, num_blocks):
     """They come step by step, so that others join while some run, and slots are taken again."""
     engine = make_engine(folder, way, num_blocks=num_blocks)
-    requests = []
+    requests, counted = [], []
     for prompt, params in requests_of_every_kind():
         requests.append(engine.add_request(prompt, params))
         for _ in range(2):
             engine.step()
             engine.blocks.check_invariant()
+            counted.append(engine.stats().generated_tokens)
     finish(engine)
+    counted.append(engine.stats().generated_tokens)
     assert (engine.scheduler.num_preemptions > 0) == (num_blocks is not None)
     for request, wanted in zip(requests, expected, strict=True):
         output = request.output()
         assert output.outputs == wanted.outputs and output.prompt_logprobs == wanted.prompt_logprobs
     tokens = sum(len(answer.token_ids) for wanted in expected for answer in wanted.outputs)
-    assert engine.stats().generated_tokens == tokens
+    stats = engine.stats()
+    assert stats.generated_tokens - stats.surplus_tokens == tokens
+    assert counted == sorted(counted)  # a counter of Prometheus may not fall
 
 
 @pytest.mark.parametrize("way", OTHERS)
@@ -81,6 +83,7 @@ def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expecte
     runner = engine._runner
     submit, collect = runner.submit, runner.collect
     requests = [engine.add_request(*asked) for asked in requests_of_every_kind()]
+    failures = 0
     for number in range(200):
         if not engine.has_unfinished():
             break
@@ -98,12 +101,14 @@ def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expecte
             return outputs
 
         runner.submit, runner.collect = failing_submit, failing_collect
-        with contextlib.suppress(OSError):
+        try:
             engine.step()
+        except OSError:
+            failures += 1
         engine.blocks.check_invariant()
     runner.submit, runner.collect = submit, collect
     finish(engine)
-    assert engine.scheduler.num_preemptions > 20
+    assert failures > 10
     for request, wanted in zip(requests, expected, strict=True):
         output = request.output()
         assert output.outputs == wanted.outputs and output.prompt_logprobs == wanted.prompt_logprobs

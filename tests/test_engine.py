@@ -1,6 +1,8 @@
 """The engine without `LLM`: requests that grow, end, are aborted and are taken back."""
 
 import dataclasses
+import gc
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -105,6 +107,19 @@ def make_expected(engine, prompt, params=GREEDY):
     return request.output().outputs[0].token_ids
 
 
+def test_the_thread_of_the_text_ends_with_an_engine_that_has_work_left(folder):
+    before = set(threading.enumerate())
+    engine = make_engine(folder)
+    (thread,) = set(threading.enumerate()) - before
+    request = engine.add_request([BOS, 40], GREEDY)
+    engine.step()
+    del engine
+    gc.collect()
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+    assert len(request.output().outputs[0].token_ids) == 1
+
+
 def test_abort_of_a_finished_request_changes_nothing(engine):
     request = engine.add_request([BOS, 40], GREEDY)
     run_all(engine)
@@ -180,7 +195,8 @@ def test_prompt_logprobs_of_a_prompt_that_starts_over(folder, monkeypatch):
     for steps in (1, 2, 3):
         for _ in range(steps):
             assert engine.step() == []
-        engine.scheduler.preempt_all()
+        while engine.scheduler.running:
+            engine.scheduler._preempt_last()
     run_all(engine)
     assert request.output().outputs == expected.outputs
     assert request.output().prompt_logprobs == expected.prompt_logprobs

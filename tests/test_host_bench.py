@@ -19,7 +19,7 @@ def test_both_loads_run_and_are_told(capsys, tmp_path):
     for result in results:
         assert set(result["phase_us"]) == set(PHASES)
         assert all(microseconds > 0 for microseconds in result["phase_us"].values())
-        assert result["text_us"] > 0 and 0 < len(result["profile"]) <= 12
+        assert result["cpu_us"] > 0 and result["text_us"] > 0 and 0 < len(result["profile"]) <= 12
 
 
 @pytest.mark.parametrize(

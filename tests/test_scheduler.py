@@ -144,11 +144,11 @@ def test_only_the_first_sample_runs_for_prompt_logprobs():
     assert run_step(scheduler) == [(0, 8), (1, 8)]
 
 
-def test_preempt_all_keeps_the_order():
+def test_starting_over_keeps_the_order():
     scheduler = make_scheduler(seqs=3)
     add(scheduler, *(make_sequence(i, 2) for i in range(5)))
     run_step(scheduler)
-    scheduler.preempt_all()
+    start_over(scheduler, [*scheduler.waiting, *scheduler.running])
     assert [sequence.seq_id for sequence in scheduler.waiting] == [0, 1, 2, 3, 4]
     assert scheduler.blocks.num_free == scheduler.blocks.num_usable
     assert run_step(scheduler) == [(0, 3), (1, 3), (2, 3)]
@@ -159,6 +159,13 @@ def test_a_token_budget_below_the_slots_is_refused():
         ValueError, match="max_num_batched_tokens is 3, expected at least max_num_seqs, 4"
     ):
         make_scheduler(tokens=3)
+
+
+def start_over(scheduler, sequences):
+    for sequence in sequences:
+        if sequence.slot >= 0:
+            sequence.token_ids = scheduler.slots.known_tokens(sequence.slot).copy()
+    scheduler.start_over(sequences)
 
 
 class AnyTraffic(RuleBasedStateMachine):
@@ -216,7 +223,7 @@ class AnyTraffic(RuleBasedStateMachine):
     @rule()
     def interrupt(self):
         self.in_flight.clear()
-        self.scheduler.preempt_all()
+        start_over(self.scheduler, self.alive[::-1])
         assert self.blocks.num_free == self.blocks.num_usable
 
     @rule(count=st.integers(1, 5))

@@ -129,9 +129,8 @@ class Pair:
 
     def __init__(self):
         self.mirror = StateMirror(STATE)
-        self.words = np.zeros(STATE.words.shape, np.int32)
+        self.words = self.mirror.take_all().copy()
         self.fields = STATE.views(self.words)
-        self.sent = 0
 
     def send(self, room: int = 50) -> int:
         """Apply all changes, ``room`` at a time; how many there were."""

@@ -2,7 +2,8 @@
 
 A pipeline runs as in an engine, over a device that computes nothing. Two loads: answers that never
 end, and answers of a few hundred tokens, after each of which another sequence joins with its
-prompt. Text is timed apart: it has a thread of its own.
+prompt. Text is timed apart: it has a thread of its own. Phases are by the clock; the step's
+processor time, in its thread alone, is told beside their sum, and the text's is such time too.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _print(model: str, results: list[HostTimes]) -> None:
     table = new_table(
         f"a step on the host, microseconds; {results[0].steps:,} steps, vocabulary of {model}",
         "rows",
-        *("answers of", *PHASES, "step", "text of a token"),
+        *("answers of", *PHASES, "step", "its CPU", "text of a token"),
     )
     for result in results:
         table.add_row(
@@ -128,6 +129,7 @@ def _print(model: str, results: list[HostTimes]) -> None:
             f"{result.answer_tokens:,} tokens" if result.answer_tokens else "no end",
             *(f"{result.phase_us[phase]:,.1f}" for phase in PHASES),
             f"{result.step_us:,.1f}",
+            f"{result.cpu_us:,.1f}",
             f"{result.text_us:.2f}",
         )
     console = TableConsole()

@@ -1,0 +1,93 @@
+"""Ctrl-C at any instruction of the host: what was asked before and after gets its whole answer."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+from tiny_model import write_tiny_model
+
+from cugraphs import LLM, SamplingParams
+
+PROMPTS = ["The quick brown fox jumps over the lazy dog", "Once upon a time", "a", "over the"]
+PARAMS = [
+    SamplingParams(seed=0, max_tokens=9),
+    SamplingParams(seed=1, max_tokens=8, n=2),
+    SamplingParams(seed=2, max_tokens=11, presence_penalty=1.0),
+    SamplingParams(seed=3, max_tokens=14, stop=["e"]),
+]
+LONG = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+WAYS = {
+    "sync": {},
+    "4 at once, async": {"num_scheduler_steps": 4, "async_scheduling": True},
+    "loops of 8": {"num_scheduler_steps": 8, "step_loops": True, "async_scheduling": True},
+}
+MODULES = {  # whose lines are interrupted: all that keep account of something between two steps
+    *("engine.py", "step_pipeline.py", "scheduler.py", "sequence.py", "block_manager.py"),
+    *("model_runner.py", "state_mirror.py", "token_ring.py", "step_state.py", "text_worker.py"),
+    *("bucketed_step.py", "executable.py", "request.py", "completion.py", "llm.py"),
+}
+
+
+class Interrupter:
+    """Counts the lines that this thread runs of the modules, and interrupts one of them."""
+
+    def __init__(self, at=None):
+        self.lines, self.at = 0, at
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *exception):
+        sys.settrace(self.before)
+
+    def _call(self, frame, event, argument):
+        folder, name = os.path.split(frame.f_code.co_filename)
+        is_ours = name in MODULES and os.path.basename(folder) == "cugraphs"
+        return self._line if is_ours else None
+
+    def _line(self, frame, event, argument):
+        if event == "line":
+            self.lines += 1
+            if self.lines == self.at:
+                raise KeyboardInterrupt
+        return self._line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("interrupts") / "tiny")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_interrupt_at_any_line_loses_nothing(folder, way):
+    """In a cache that is too small, so that sequences are preempted; beside a stream."""
+    llm = LLM(
+        folder,
+        device="cpu",
+        max_num_seqs=3,
+        max_model_len=64,
+        num_kv_blocks=8,
+        max_num_batched_tokens=24,
+        batch_invariant=True,
+        **WAYS[way],
+    )
+    expected = [output.outputs for output in llm.generate(PROMPTS, PARAMS)]
+    streamed = llm.generate("The quick", LONG)[0].outputs[0]
+    with Interrupter() as counted:
+        llm.generate(PROMPTS, PARAMS)
+    for at in np.random.default_rng(0).integers(1, counted.lines, 25).tolist():
+        stream = llm.stream("The quick", LONG)
+        pieces = [next(stream)]
+        with pytest.raises(KeyboardInterrupt), Interrupter(at):
+            llm.generate(PROMPTS, PARAMS)
+        llm.engine.blocks.check_invariant()
+        pieces += stream
+        assert "".join(pieces) == streamed.text and stream.output.outputs[0] == streamed
+        assert [output.outputs for output in llm.generate(PROMPTS, PARAMS)] == expected
+        llm.engine.blocks.check_invariant()
+        assert not llm.engine.has_unfinished()
+        assert llm.engine.blocks.num_free == llm.engine.blocks.num_usable
+        assert llm.stats().requests_running == 0 and not llm.engine._text._answers
