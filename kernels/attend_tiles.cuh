@@ -52,6 +52,7 @@ struct Tiles {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kHeads = kHeads_;  // at most so many; 8 or 16
   static constexpr int kThreads = 128;
+  static constexpr int kBlocks = 1;  // on a multiprocessor, that registers must leave room for
 
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kTileTokens = 16;

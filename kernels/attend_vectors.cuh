@@ -28,6 +28,7 @@ struct Vectors {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kHeads = kHeads_;  // at most so many, bounded by registers
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;  // on a multiprocessor, that registers must leave room for
 
   static constexpr int kVectors = kHeadDim / kWidth;               // of a head
   static constexpr int kLanes = lanes_for(kVectors);               // of a stream

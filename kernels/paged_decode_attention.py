@@ -13,7 +13,7 @@ alone; then its bits do not depend on the rows beside it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,14 @@ MIN_UNITS_OF_SHARE = 2  # less is not worth a block
 PARTS_OF_ROW = 32
 MIN_UNITS_OF_PART = 4
 
-FOLD_ROWS = 64  # blocks that fold the parts of rows, for each head
+FOLD_ROWS = 64  # blocks that fold the parts of rows, for each head, batch invariant
+MAX_FOLD_THREADS = 1024
+
+# On sm_90a, where there are rows enough: pieces of 16 tokens, each copied as a whole.
+PIECE_HEAD_DIMS = (128,)
+PIECE_RING_BYTES = 64 << 10
+PIECE_BLOCKS = 396  # three for each multiprocessor
+MIN_ROWS_OF_PIECES = 9
 
 
 @quiet
@@ -265,49 +272,95 @@ def cut_scalars(batch_invariant: bool) -> tuple[np.generic, ...]:
     return np.int32(0), np.int32(MIN_UNITS_OF_SHARE)
 
 
-def _blocks(axes: Axes, form: Form) -> int:
+def _takes_pieces(axes: Axes, dtype: str, batch_invariant: bool) -> bool:
+    """Whether sm_90a has a form of its own: many rows, and a tile's tokens lie in one piece."""
+    itemsize, head_dim = DTYPES[dtype].itemsize, axes["head_dim"]
+    group = axes["q_size"] // (axes["kv_heads"] * head_dim)
+    is_whole = axes["block_size"] % TILE_TOKENS == 0 and head_dim in PIECE_HEAD_DIMS
+    is_large = axes["rows"] >= MIN_ROWS_OF_PIECES
+    return itemsize == 2 and is_whole and group <= 8 and is_large and not batch_invariant
+
+
+def _form_of_pieces(axes: Axes, dtype: str) -> Form:
+    head_dim = axes["head_dim"]
+    stages = PIECE_RING_BYTES // (4 * 2 * TILE_TOKENS * head_dim * 2)
+    text = f"Pieces<{CUDA_TYPES[dtype]}, {head_dim}, {stages}>"
+    return Form(text, 128, 8, PIECE_RING_BYTES)
+
+
+def _blocks(axes: Axes, form: Form, most: int = BLOCKS) -> int:
     """Blocks, of which each has something to do where all rows are as long as they can be."""
     units = -(-axes["max_blocks"] * axes["block_size"] // UNIT_TOKENS)
-    return min(BLOCKS, axes["rows"] * head_sets(axes, form) * units)
+    return min(most, axes["rows"] * head_sets(axes, form) * units)
 
 
 def launches(
     axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
 ) -> tuple[Launch, ...]:
     """Blocks that share out the work; then, for each head, blocks that fold the parts of rows."""
-    form, head_dim = attention_form(axes, dtype), axes["head_dim"]
-    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
-    cut = cut_scalars(batch_invariant)
-    operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
-    return (
-        Launch(
-            function=f"paged_decode_attention<{form.text}>",
-            grid=(_blocks(axes, form), 1, 1),
-            block=form.threads,
-            scalars=(rows, kv_heads, group, *others, *cut),
-            operands=(*operands, WORKSPACE),
-            shared_bytes=form.shared_bytes,
-            programmatic=True,
-        ),
-        Launch(
-            function=f"paged_decode_attention_fold<{CUDA_TYPES[dtype]}>",
-            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
-            block=block_threads(head_dim),
-            scalars=(rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads), *cut),
-            operands=("out", "seq_lens", WORKSPACE),
-            programmatic=True,
-        ),
+    form = attention_form(axes, dtype)
+    both = _both_launches(axes, dtype, scale, batch_invariant, form, BLOCKS)
+    if not _takes_pieces(axes, dtype, batch_invariant):
+        return both
+    form = _form_of_pieces(axes, dtype)
+    on_sm90 = _both_launches(axes, dtype, scale, batch_invariant, form, PIECE_BLOCKS)
+    return tuple(
+        replace(one, arch="sm_90a", elsewhere=(other,))
+        for one, other in zip(on_sm90, both, strict=True)
     )
 
 
-def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
-    """Where rows begin; then float32 results of parts of rows, for each head of their set."""
-    form, rows = attention_form(axes, dtype), axes["rows"]
-    plan = -(-(rows + 1) // 64) * 64
-    places = 2 * _blocks(axes, form)
+def _both_launches(
+    axes: Axes, dtype: str, scale: float, batch_invariant: bool, form: Form, most: int
+) -> tuple[Launch, Launch]:
+    head_dim, cuda_type = axes["head_dim"], CUDA_TYPES[dtype]
+    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
+    cut = cut_scalars(batch_invariant)
+    operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
+    blocks, columns = _blocks(axes, form, most), block_threads(head_dim)
+    heads = (rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads))
+    attend = Launch(
+        function=f"paged_decode_attention<{form.text}>",
+        grid=(blocks, 1, 1),
+        block=form.threads,
+        scalars=(rows, kv_heads, group, *others, *cut),
+        operands=(*operands, WORKSPACE),
+        shared_bytes=form.shared_bytes,
+        programmatic=True,
+    )
     if batch_invariant:
-        places = rows * head_sets(axes, form) * PARTS_OF_ROW
-    return 4 * (plan + places * form.heads * (axes["head_dim"] + 2))
+        fold = Launch(
+            function=f"paged_decode_attention_fold_rows<{cuda_type}>",
+            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
+            block=columns,
+            scalars=(*heads, *cut),
+            operands=("out", "seq_lens", WORKSPACE),
+            programmatic=True,
+        )
+        return attend, fold
+    segments = axes["rows"] * head_sets(axes, form)
+    groups = min(-(-blocks // segments // 4), MAX_FOLD_THREADS // columns)
+    fold = Launch(
+        function=f"paged_decode_attention_fold<{cuda_type}>",
+        grid=(min(blocks, segments), min(form.heads, int(group)), 1),
+        block=columns * max(groups, 1),
+        scalars=(*heads, np.int32(columns)),
+        operands=("out", WORKSPACE),
+        programmatic=True,
+    )
+    return attend, fold
+
+
+def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
+    """Cuts of rows; then float32 results of parts of rows, for each head of their set."""
+    form, of_head = attention_form(axes, dtype), axes["head_dim"] + 2
+    if batch_invariant:
+        return 4 * axes["rows"] * head_sets(axes, form) * PARTS_OF_ROW * form.heads * of_head
+    blocks = _blocks(axes, form)
+    if _takes_pieces(axes, dtype, batch_invariant):
+        blocks = max(blocks, _blocks(axes, form, PIECE_BLOCKS))
+    cuts = min(axes["rows"] * head_sets(axes, form), blocks)
+    return 4 * (-(-4 * cuts // 64) * 64 + 2 * blocks * form.heads * of_head)
 
 
 PAGED_DECODE_ATTENTION = Kernel(

@@ -56,6 +56,11 @@ __device__ __forceinline__ void mbarrier_arrive_expecting(unsigned barrier, int 
                : "memory");
 }
 
+// The barrier's memory may be used for other things.
+__device__ __forceinline__ void mbarrier_end(unsigned barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
+
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   unsigned done;
   do {
@@ -92,6 +97,17 @@ __device__ __forceinline__ void cp_async16_to(unsigned to, const void* from, boo
                :
                : "r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
+}
+
+// Begins to copy to shared memory; addresses and bytes are multiples of 16. The bytes count at
+// `barrier`.
+__device__ __forceinline__ void copy_bytes(
+    unsigned to, const void* from, int bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
 // Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has

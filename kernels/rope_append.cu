@@ -50,6 +50,18 @@ __global__ void __launch_bounds__(kThreads, 768 / kThreads) rope_append(
   const int slot = slot_mapping[token], position = positions[token];
   Raw* q_row = reinterpret_cast<Raw*>(q) + token * heads * 2 * half + column;
 
+  // Loaded before it is known whether the row is dead, so that these do not wait for the slot.
+  const Raw* source = reinterpret_cast<const Raw*>(qkv) + token * all_heads * 2 * half + column;
+  Raw a[kHeads], b[kHeads];
+#pragma unroll
+  for (int u = 0; u < kHeads; ++u) {
+    const int head = first_head + u * heads_at_once;
+    if (head < all_heads) {
+      a[u] = source[head * 2 * half];
+      b[u] = source[head * 2 * half + half];
+    }
+  }
+
   if (slot < 0) {
     for (int u = 0; u < kHeads; ++u) {
       const int head = first_head + u * heads_at_once;
@@ -61,16 +73,6 @@ __global__ void __launch_bounds__(kThreads, 768 / kThreads) rope_append(
     return;
   }
 
-  const Raw* source = reinterpret_cast<const Raw*>(qkv) + token * all_heads * 2 * half + column;
-  Raw a[kHeads], b[kHeads];
-#pragma unroll
-  for (int u = 0; u < kHeads; ++u) {
-    const int head = first_head + u * heads_at_once;
-    if (head < all_heads) {
-      a[u] = source[head * 2 * half];
-      b[u] = source[head * 2 * half + half];
-    }
-  }
   const Angles* angles = reinterpret_cast<const Angles*>(cos_sin) + position * 2LL * half;
   const Angles cosines = angles[column], sines = angles[column + half];
 

@@ -809,11 +809,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "total = to_float(from_float<T>(total));",
             "",
         ),
-        (
-            "the norm reads the sum before it is rounded",
-            "const float value = to_float(held[h].v[k]);",
-            "const float value = to_float(residual[(first + i) * kWidth + k]) + total;",
-        ),
         ("no eps", " / out_features + eps)", " / out_features)"),
         ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
         (
@@ -1337,7 +1332,8 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the plan has no share", "    if (lane == 0) plan[rows] = share;\n", ""),
         (
             "folds before the parts are there",
-            "  wait_for_previous_kernel();\n  const int sets_of_kv_head = (group + heads_of_set",
+            "  wait_for_previous_kernel();\n  if (rows <= kFewRows) let_next_kernel_start();\n"
+            "  const int sets_of_kv_head = (group + heads_of_set",
             "  const int sets_of_kv_head = (group + heads_of_set",
         ),
         (

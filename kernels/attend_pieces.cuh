@@ -1,0 +1,279 @@
+// Attention of the query heads of one KV head to a run of tokens in the paged cache, by a block, on
+// sm_90a: fp16 and bf16, head_dim a multiple of 32, blocks of 16 tokens or a multiple.
+//
+// What `Tiles` does, but 16 tokens of a head, which lie in one piece, are one copy: an H200 reads pieces
+// of 4 KiB a tenth faster than the same bytes asked for in rows or vectors. So they lie in shared memory
+// as they do in the cache, where the same vector of all tokens is in the same banks: ldmatrix would wait
+// eight times. Fragments are loaded vector by vector instead, in an order of columns that suits it.
+#pragma once
+#include "attend_tiles.cuh"
+#include "ptx_sm90.cuh"
+
+// Words of 32 bits that are loaded as one.
+template <int kCount>
+struct alignas(4 * kCount) Words {
+  unsigned words[kCount];
+};
+
+// The order of columns of K and Q is of no account, as long as it is the same: lane l has every fourth
+// vector of tokens l/4 and l/4 + 8. Where the number of these is even, odd tokens take them in pairs the
+// other way round, so that two tokens lie in different banks; the queries in that order are rows 8 to 15
+// of Q's fragment, which 8 heads leave empty.
+//
+// V.T's fragment has columns as rows: lane l has a run of columns, the same for all lanes with its l/4,
+// of the tokens 2*(l%4), the next, and 8 later; odd lanes take the two halves of their run the other way
+// round.
+template <typename T, int kHeadDim_, int kStages>
+struct Pieces {
+  using Element = T;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeads = 8;  // at most so many
+  static constexpr int kThreads = 128;
+  static constexpr int kBlocks = 3;  // on a multiprocessor, that registers must leave room for
+
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kTileTokens = 16;
+  static constexpr int kTile = kTileTokens * kHeadDim;
+  static constexpr int kRing = 2 * kStages * kTile;  // of a warp
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
+  static constexpr bool kKeysSwap = kKeyLoads % 2 == 0;
+  static constexpr int kColumns = kHeadDim / 8;                                 // of V, of a lane
+  static constexpr int kValueWidth = kColumns % 16 ? kColumns % 8 ? 2 : 4 : 8;  // of a load
+  static constexpr int kValueLoads = kColumns / 2 / kValueWidth;                // of half a run
+  static constexpr int kSumsStride = kHeadDim + 4;
+  static_assert(kHeadDim % 32 == 0, "whole vectors for each lane");
+  static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
+
+  // As Tiles::attend. Of the piece that holds token end - 1, later tokens are read but do not count.
+  template <typename Result>
+  static __device__ __forceinline__ void attend(
+      const Result& result,
+      const T* q,              // [heads, head_dim]
+      const T* k_cache,        // [num_blocks, kv_heads, block_size, head_dim]
+      const T* v_cache,        // [num_blocks, kv_heads, block_size, head_dim]
+      const int* block_table,  // [max_blocks]
+      int begin,
+      int end,
+      int heads,
+      int kv_head,
+      int kv_heads,
+      int block_size,
+      float scale_log2) {  // scale * log2(e)
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ __align__(8) unsigned long long barriers[kWarps][kStages][2];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    T* ring = reinterpret_cast<T*>(smem) + warp * kRing;
+    const int all_tiles = (end - begin + kTileTokens - 1) / kTileTokens;
+    const int tiles = (all_tiles - warp + kWarps - 1) / kWarps;  // of this warp
+
+    const auto token_of = [&](int n) { return begin + (n * kWarps + warp) * kTileTokens; };
+    const auto block_of = [&](int n) {
+      return n < tiles ? block_table[token_of(n) / block_size] : 0;
+    };
+    const auto tile_at = [&](int n, int which) { return ring + (n % kStages * 2 + which) * kTile; };
+    const auto barrier_of = [&](int n, int which) {
+      return shared_address(&barriers[warp][n % kStages][which]);
+    };
+    const auto wait_for = [&](int n, int which) {
+      mbarrier_wait(barrier_of(n, which), n / kStages % 2);
+    };
+    const auto copy_tile = [&](int n, int which, const T* cache, int block) {
+      if (n >= tiles || lane != 0) return;
+      const long long head = static_cast<long long>(block) * kv_heads + kv_head;
+      const T* from = cache + (head * block_size + token_of(n) % block_size) * kHeadDim;
+      mbarrier_arrive_expecting(barrier_of(n, which), kTile * 2);
+      copy_bytes(shared_address(tile_at(n, which)), from, kTile * 2, barrier_of(n, which));
+    };
+    if (lane == 0) {
+      for (int n = 0; n < kStages; ++n) {
+        mbarrier_init(barrier_of(n, 0), 1);
+        mbarrier_init(barrier_of(n, 1), 1);
+      }
+      mbarrier_init_done();
+    }
+    __syncwarp();
+
+    // Blocks are looked up one tile before their tokens' copies begin.
+    int block = 0;
+    {
+      int blocks[kStages];
+#pragma unroll
+      for (int n = 0; n < kStages; ++n) blocks[n] = block_of(n);
+      block = block_of(kStages);
+#pragma unroll
+      for (int n = 0; n < kStages; ++n) {
+        copy_tile(n, 0, k_cache, blocks[n]);
+        copy_tile(n, 1, v_cache, blocks[n]);
+      }
+    }
+
+    const int lane_row = lane / 4, lane_pair = lane % 4 * 2;  // in a fragment
+    Words<4> queries[kKeyLoads];
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      queries[j] = Words<4>{};
+      const T* from = q + lane_row * kHeadDim + (j * 4 + lane % 4) * 8;
+      if (lane_row < heads) queries[j] = *reinterpret_cast<const Words<4>*>(from);
+    }
+
+    float sums[kSteps][4] = {};
+    float highest = kLowest, total = 0.0f;  // of the head lane_row
+
+    for (int n = 0; n < tiles; ++n) {
+      wait_for(n, 0);
+      float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
+      const T* keys = tile_at(n, 0) + lane_row * kHeadDim + lane % 4 * 8;
+#pragma unroll
+      for (int j = 0; j < kKeyLoads; ++j) {
+        const Words<4>&first = queries[j], &second = queries[kKeysSwap ? j ^ 1 : j];
+        const int place = kKeysSwap ? j ^ lane_row % 2 : j;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const auto loaded =
+              *reinterpret_cast<const Words<4>*>(keys + half * 8 * kHeadDim + place * 32);
+#pragma unroll
+          for (int w = 0; w < 4; w += 2) {
+            const unsigned a[4] = {first.words[w], second.words[w], first.words[w + 1],
+                                   second.words[w + 1]};
+            const unsigned b[2] = {loaded.words[w], loaded.words[w + 1]};
+            mma_m16n8k16<T>(scores[half], a, b);
+          }
+        }
+      }
+      __syncwarp();
+      copy_tile(n + kStages, 0, k_cache, block);
+
+      unsigned high[2], low[2];
+      float best = highest;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if constexpr (kKeysSwap) scores[j][1] = scores[j][3];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int token = token_of(n) + j * 8 + lane_pair + i;
+          scores[j][i] = token < end ? __fmul_rn(scores[j][i], scale_log2) : kLowest;
+          best = fmaxf(best, scores[j][i]);
+        }
+      }
+      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+      const float keep = exp2_for<T>(highest - best);
+      const bool rescale = best > highest;
+      highest = best;
+      float added = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float weights[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          weights[i] = exp2_for<T>(scores[j][i] - best + kLargestWeightLog2<T>);
+          added += weights[i];
+        }
+        split_pair<T>(weights[0], weights[1], high[j], low[j]);
+      }
+      total = fmaf(total, keep, added);
+      if (__any_sync(0xffffffffu, rescale)) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float factor = __shfl_sync(0xffffffffu, keep, (lane_pair + i) * 4);
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            sums[step][i] *= factor;
+            sums[step][i + 2] *= factor;
+          }
+        }
+      }
+
+      wait_for(n, 1);
+      if (token_of(n) + kTileTokens > end) {  // what lies there may be NaN
+        const int first = (end - token_of(n)) * kHeadDim;
+        for (int i = first + lane * 8; i < kTile; i += 32 * 8) {
+          *reinterpret_cast<Words<4>*>(tile_at(n, 1) + i) = Words<4>{};
+        }
+        fence_shared_writes();
+        __syncwarp();
+      }
+      using Values = Words<kValueWidth / 2>;
+      const T* values = tile_at(n, 1) + lane_pair * kHeadDim + lane_row * kColumns;
+      const int swapped = lane % 2 * (kColumns / 2);
+#pragma unroll
+      for (int j = 0; j < kValueLoads; ++j) {
+        Values loaded[2][4];  // of both halves of the run, of 4 tokens
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int from = half * (kColumns / 2) ^ swapped;
+            loaded[half][i] = *reinterpret_cast<const Values*>(
+                values + (i / 2 * 8 + i % 2) * kHeadDim + from + j * kValueWidth);
+          }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int w = 0; w < kValueWidth / 2; ++w) {
+            unsigned of_token[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              of_token[i] = lane % 2 ? loaded[1 - half][i].words[w] : loaded[half][i].words[w];
+            }
+            const unsigned a[4] = {__byte_perm(of_token[0], of_token[1], 0x5410),
+                                   __byte_perm(of_token[0], of_token[1], 0x7632),
+                                   __byte_perm(of_token[2], of_token[3], 0x5410),
+                                   __byte_perm(of_token[2], of_token[3], 0x7632)};
+            const int step = half * (kColumns / 4) + j * (kValueWidth / 2) + w;
+            mma_m16n8k16<T>(sums[step], a, high);
+            mma_m16n8k16<T>(sums[step], a, low);
+          }
+        }
+      }
+      __syncwarp();
+      copy_tile(n + kStages, 1, v_cache, block);
+      block = block_of(n + kStages + 1);
+    }
+
+    // Merge the warps, whose sums take the place of their rings.
+    __shared__ float warp_highest[kWarps][kHeads], warp_totals[kWarps][kHeads];
+    if (lane == 0) {
+      for (int n = 0; n < kStages; ++n) {
+        mbarrier_end(barrier_of(n, 0));
+        mbarrier_end(barrier_of(n, 1));
+      }
+    }
+    float* warp_sums = reinterpret_cast<float*>(ring);  // [kHeads][kSumsStride]
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    if (lane % 4 == 0) {
+      warp_highest[warp][lane_row] = highest;
+      warp_totals[warp][lane_row] = total;
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int head = lane_pair + i % 2, column = lane_row * kColumns + step * 2 + i / 2;
+        warp_sums[head * kSumsStride + column] = sums[step][i];
+      }
+    }
+    __syncthreads();
+    const float* block_sums = reinterpret_cast<const float*>(smem);
+#pragma unroll 4
+    for (int at = threadIdx.x; at < heads * kHeadDim; at += kThreads) {
+      const int head = at / kHeadDim, column = at % kHeadDim;
+      Attended all = nothing();
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) all.highest = fmaxf(all.highest, warp_highest[w][head]);
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float scale = exp2_for<T>(warp_highest[w][head] - all.highest);
+        const float sum = block_sums[w * (kRing / 2) + head * kSumsStride + column];
+        all.total = fmaf(warp_totals[w][head], scale, all.total);
+        all.sum = fmaf(sum, scale, all.sum);
+      }
+      result(head, column, all);
+    }
+    fence_shared_writes();
+    __syncthreads();  // before the sums give way to the next tiles
+  }
+};
