@@ -79,18 +79,21 @@ def run_start(folder: Path, options: Mapping[str, Any], caches: Path) -> Start:
         caches: folder of compiled kernels, those of CuPy and the driver as well.
 
     Raises:
-        RuntimeError: it fails; the message is the last line that it wrote.
+        RuntimeError: it fails, with the last line that it wrote, or does not end.
     """
     text = json.dumps({"model": str(folder), **options})
     asked_s = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "cugraphs.start_run", text],
-        env={**os.environ, **{name: str(caches / name.lower()) for name in _CACHES}},
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cugraphs.start_run", text],
+            env={**os.environ, **{name: str(caches / name.lower()) for name in _CACHES}},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"bench: the start has not ended after {_LIMIT_S:,.0f} s") from None
     ended_s = time.perf_counter()
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -21,14 +21,13 @@ from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import RandomCacheRunner, time_rung
 from cugraphs.device import QueueOp
 from cugraphs.executable import BoundProgram, Executable
-from cugraphs.kernel import Cost, Launch, bind_axis
+from cugraphs.kernel import Array, Cost, Launch, bind_axis
 from cugraphs.launch import device_arch
-from cugraphs.model_runner import ModelRunner
 from cugraphs.pricing import count_launches, streamed_weights
 from cugraphs.program import Op, Program
 from cugraphs.replay_timing import replay_ms
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.step_state import Chunk
+from cugraphs.step_state import Chunk, fill_launch, fill_mixed
 
 _LEAST_OPS = 20  # of a chain
 _REPLAYS = 7
@@ -192,6 +191,33 @@ class ProfiledRunner(RandomCacheRunner):
         """What runs steps with prompt tokens."""
         return self._mixed
 
+    def prefill(self, token_ids: Array) -> dict[str, int]:
+        """Run a step over one prompt, at the sizes that are returned, and no others.
+
+        Its one row of logits is computed and not sampled from: a new token would move the sequence
+        on, and a replay would begin where the prompt ends.
+        """
+        table = list(range(1, 1 + -(-len(token_ids) // self.plan.cache.block_size)))
+        self.write_slot(
+            0,
+            _GREEDY,
+            seed=0,
+            sample_index=0,
+            stop_token_ids=(),
+            prompt_token_ids=(),
+            output_token_ids=(),
+        )
+        chunk = Chunk(token_ids, 0, table, 0, samples=False)
+        self.mirror.place(chunk)
+        self._send_what_a_step_cannot()
+        sizes = {"tokens": len(token_ids), "seqs": 1, "logits": 1}
+        inputs = self._mixed.inputs(sizes)
+        self.mirror.take(inputs["changes"])
+        fill_launch(inputs, self.ring.begin())
+        fill_mixed(inputs, [chunk])
+        self._mixed.run(sizes)
+        return sizes
+
 
 def decode_step(
     runner: ProfiledRunner, rows: int, *, prompt_tokens: int, replays: int
@@ -207,21 +233,8 @@ def prefill_step(
     runner: ProfiledRunner, tokens: int, *, replays: int
 ) -> tuple[ProfiledStep, float]:
     """A step over one prompt of ``tokens`` tokens, and the mean time of its replays in us."""
-    table = list(range(1, 1 + -(-(tokens + 1) // runner.plan.cache.block_size)))
-    random = np.random.default_rng(3)
-    chunk = Chunk(random.integers(0, runner.plan.vocab_size, tokens).tolist(), 0, table, 0)
-    runner.write_slot(
-        0,
-        _GREEDY,
-        seed=0,
-        sample_index=0,
-        stop_token_ids=(),
-        prompt_token_ids=(),
-        output_token_ids=(),
-    )
-    for _ in range(2):  # the second run sends what puts the sequence back, and so does a replay
-        ModelRunner.run_mixed(runner, [chunk])
-    sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
+    token_ids = np.random.default_rng(3).integers(0, runner.plan.vocab_size, tokens, np.int32)
+    sizes = runner.prefill(token_ids)
     runner.mixed.capture(sizes)
     step = ProfiledStep(runner, runner.mixed, sizes)
     with nvtx_range("prefill replays"):

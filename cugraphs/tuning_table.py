@@ -14,7 +14,7 @@ import math
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -193,18 +193,36 @@ def write_table(path: Path, table: TuningTable) -> None:
         for product, rows in sorted(table.choices)
     ]
     text = json.dumps(head)[:-1] + ', "products": [\n' + ",\n".join(lines) + "\n]}\n"
+    with _beside(path) as temporary:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a table's file that could not be written, before anything is measured.
+
+    Raises:
+        OSError: it cannot; the message says what to change.
+    """
+    with _beside(path) as temporary:
+        temporary.touch()
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A name for a temporary file in a table's folder, which is made; nothing of it is left."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text)
-        os.replace(temporary, path)
+        yield temporary
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise OSError(
             f"{one_line(path, 1000)}: cannot be written ({reason(error)}), expected a file in a "
             "folder of yours; give another --output"
         ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def _as_json(product: Product, rows: int, choice: Choice) -> dict[str, Any]:

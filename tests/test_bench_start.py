@@ -10,7 +10,7 @@ import pytest
 from test_weight_loading import LateDevice
 from tiny_model import write_tiny_model
 
-from cugraphs import load_bench
+from cugraphs import load_bench, start_bench
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli import bench_session, main
 from cugraphs.kernel_loading import launched_functions, load_kernels
@@ -133,6 +133,13 @@ def test_a_mistake_is_one_line(capsys, arguments, message):
     assert main(["bench", *arguments]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith("cugraphs: error: ") and message in err
+
+
+def test_a_start_that_does_not_end_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(start_bench, "_LIMIT_S", 0.01)
+    assert main(["bench", "start", "demo", "--device", "cpu", "--dtype", "float32"]) == 2
+    err = capsys.readouterr().err
+    assert err == "cugraphs: error: bench: the start has not ended after 0 s\n"
 
 
 def test_a_start_is_told_from_the_process_to_the_first_token(tmp_path, capsys):

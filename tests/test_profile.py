@@ -12,8 +12,17 @@ from cugraphs.cli import bench_session, main, profile
 from cugraphs.clock_stamps import STAMP, StampedLaunch, split_stamps
 from cugraphs.kernel import Cost
 from cugraphs.ladder import Ladder
+from cugraphs.model_runner import ModelRunner
 from cugraphs.pricing import count_launches, price_step
-from cugraphs.step_profile import OpTime, StepProfile, kinds_of, launches_of, spans_of
+from cugraphs.step_profile import (
+    OpTime,
+    ProfiledRunner,
+    StepProfile,
+    kinds_of,
+    launches_of,
+    spans_of,
+)
+from cugraphs.step_state import Chunk
 from cugraphs.timeline_plot import draw_timeline, lanes_of, middle_layer
 
 
@@ -46,6 +55,36 @@ def test_ops_of_one_kernel_and_size_are_a_kind():
     assert len(weights) == len(linear)  # no two kinds have one shape
     for kind in kinds:
         assert len({program.ops[index].kernel for index in kind}) == 1
+
+
+@pytest.mark.parametrize("tokens", [40, 33])
+def test_each_run_of_a_prompt_computes_the_same_keys_and_values(tokens):
+    bench = tiny(64)
+    plan = bench.plan(Ladder(1, [1]), length=64, prefill_tokens=64)
+    token_ids = np.random.default_rng(5).integers(0, plan.vocab_size, tokens, np.int32)
+    expected = ModelRunner(plan, bench.weights, bench.device)
+    blocks = range(1, 1 - (-tokens // plan.cache.block_size))
+    expected.run_mixed([Chunk(token_ids, 0, list(blocks))])
+    runner = ProfiledRunner(bench, plan, "none")
+    sizes = runner.prefill(token_ids)
+    assert sizes == {"tokens": tokens, "seqs": 1, "logits": 1}
+    for _ in range(3):  # as replays do, on the inputs that are there
+        for name in plan.cache.types:
+            found, wanted = (rows_of(r.state[name], blocks, tokens) for r in (runner, expected))
+            assert np.array_equal(found, wanted)
+            runner.state[name][1:] = np.nan
+        queue_again(runner.mixed, sizes)
+
+
+def rows_of(cache, blocks, tokens):
+    """[kv_heads, tokens, head_dim] of a sequence's cache."""
+    _, kv_heads, _, head_dim = cache.shape
+    return cache[blocks].transpose(1, 0, 2, 3).reshape(kv_heads, -1, head_dim)[:, :tokens].copy()
+
+
+def queue_again(executable, sizes):
+    for op in executable.bind(sizes).ops:
+        op(False)
 
 
 def test_what_a_step_queues_are_the_launches_that_are_priced():

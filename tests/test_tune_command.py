@@ -116,6 +116,14 @@ def test_a_checkpoint_says_its_own_dtype_unless_another_is_asked_for(gpu, tmp_pa
     }
 
 
+def test_a_table_that_cannot_be_written_is_refused_before_anything_is_timed(gpu, tmp_path, capsys):
+    (tmp_path / "a_file").touch()
+    output = str(tmp_path / "a_file" / "table.json")
+    assert main(["tune", "--shape", "llama-3.1-8b", "--rows", "8", "--output", output]) == 2
+    assert "table.json: cannot be written (" in capsys.readouterr().err
+    assert not Timer.timed
+
+
 def test_an_interrupt_keeps_what_was_measured(gpu, monkeypatch, capsys):
     monkeypatch.setattr(Timer, "interrupt_after", 3)
     assert main(["tune", "--shape", "llama-3.1-8b", "--rows", "8"]) == 130

@@ -30,6 +30,7 @@ from cugraphs.tuning_table import (
     Choice,
     Product,
     TuningTable,
+    check_writable,
     own_table_path,
     read_table,
     row_class,
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     device = CudaDevice(allow_tf32=args.allow_tf32)
     path = args.output or own_table_path(device.gpu_name)
     table = _existing(path, device)
+    check_writable(path)
     if args.missing:
         plan = {
             product: tuple(rows for rows in classes if (product, rows) not in table.choices)
