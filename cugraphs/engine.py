@@ -199,11 +199,11 @@ class Engine:
                 self._text.add(request, completion)
                 self.scheduler.add(completion.sequence)
             self._pipeline.make_room()
+            return request
         except BaseException:
             self._requests.discard(request)
             self._start_over()
             raise
-        return request
 
     def abort(self, request: Request) -> None:
         """Stop a request; no step returns any more of it. Within a step: after the step."""
