@@ -371,7 +371,7 @@ def test_arguments_of_the_ladder_and_the_device():
     with pytest.raises(ValueError, match=r"device is 'tpu', expected 'auto', 'cpu' or 'cuda'"):
         cugraphs.compile(doubled, buckets=[1], device="tpu")
     step = compiled(doubled, buckets="latency", max_rows=12)
-    assert step.planned.keys() == {1, 8, 12}
+    assert step.planned.keys() == {2, 8, 12}
     assert (step(x=floats(11))["y"] == 2 * floats(11)).all()
     with pytest.raises(ValueError, match=r"^doubled: no weight or state is called 'w', only none"):
         step.write("w", 0)
@@ -395,14 +395,14 @@ def test_a_step_that_is_not_the_same_at_every_bucket():
 
     def sometimes(t, rows):
         doubled(t, rows)
-        if rows > 1:
+        if rows > 2:
             t.input("z", (2,), "int32")
 
     for step, message in (
-        (fixed_size, "input 'mask' is float32[1, 2] at 1 rows and float32[8, 2] at 8, expected on"),
+        (fixed_size, "input 'mask' is float32[2, 2] at 2 rows and float32[8, 2] at 8, expected on"),
         (other_axis, "declares the axis 'seqs', expected 'rows' alone"),
         (no_rows, "no input has the axis 'rows', expected one at least"),
-        (sometimes, "input 'z' is not declared at 1 rows, expected the same inputs and outputs"),
+        (sometimes, "input 'z' is not declared at 2 rows, expected the same inputs and outputs"),
     ):
         with pytest.raises(ValueError, match=f"^{step.__name__}: {re.escape(message)}"):
             compiled(step)
@@ -474,7 +474,7 @@ def test_each_program_runs_on_dead_rows_before_its_first_capture():
 
     cugraphs.compile(spied, buckets=[1, 2, 4, 8], device=Spying(), dead={"x": 7})
     seen = [e if isinstance(e, str) else e.tolist() for e in events]
-    assert seen == [[[7]] * 8, "capture", "capture", "capture", [[7]], "capture"]
+    assert seen == [[[7]] * 8, "capture", "capture", [[7]] * 2, "capture", "capture"]
 
 
 def test_a_capture_that_fails_leaves_the_step_working(caplog):
