@@ -1388,7 +1388,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (first + i < end) fold",
             "if (first + i < end - 1) fold",
         ),
-        ("the second part for all later ones", "first_block + part)", "first_block + min(part, 1))"),
+        (
+            "the second part for all later ones",
+            "first_block + part)",
+            "first_block + min(part, 1))",
+        ),
         ("the first part is the next block's", "+ (part == 0);", "+ 3 * (part == 0);"),
         (
             "parts are folded from the last to the first",
