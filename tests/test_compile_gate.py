@@ -12,7 +12,7 @@ import pytest
 
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.kernel import Launch
-from cugraphs.kernels import ALL
+from cugraphs.kernels import ALL, LINEAR_RESIDUAL
 from cugraphs.nvrtc import ARCHITECTURES, compile_cubin
 from cugraphs.testing import case_arrays, check_plan, compile_launch
 
@@ -76,4 +76,5 @@ def test_compiles_for_every_architecture_without_spills(kernel, compiled, capsys
 def test_every_kernel_of_the_gate_launches_something():
     assert WITH_SOURCE
     for kernel in WITH_SOURCE:
-        assert instantiations(kernel), kernel.name
+        if kernel is not LINEAR_RESIDUAL:  # which is cuBLASLt's alone
+            assert instantiations(kernel), kernel.name
