@@ -1358,11 +1358,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "first == 0 && last < units",
         ),
         (
-            "a row that ends in its block takes the place of the next",
-            "(all_cuts || last < units)",
-            "true",
-        ),
-        (
             "a block without a cut says nothing",
             "cut_list[block] = Cut{0, 0, 0, 0};",
             ";",
