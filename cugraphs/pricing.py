@@ -92,10 +92,12 @@ def streamed_weights(op: Op) -> set[Buffer]:
     """The weights that a launch reads whole.
 
     A table from which rows are gathered has an axis that no other operand has: its rows are chosen
-    by the contents of one, so no shape tells how many of them are read.
+    by the contents of one, so no shape tells how many of them are read. Operands that could be left
+    out count: a product's columns are the length of its bias, whether it has one or not.
     """
     pairs = list(zip(op.kernel.operands, op.operands, strict=False))
-    uses = Counter(axis for operand, _ in pairs for axis in {name for _, name, _ in operand.axes})
+    declared = ({name for _, name, _ in operand.axes} for operand in op.kernel.operands)
+    uses = Counter(axis for axes in declared for axis in axes)
     return {
         buffer
         for operand, buffer in pairs

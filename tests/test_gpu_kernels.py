@@ -9,8 +9,11 @@ from cugraphs.testing import assert_kernel
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [(kernel, dtype) for kernel in ALL for dtype in kernel.cuda_dtypes],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_every_case(kernel, dtype):
     results = assert_kernel(kernel, stages=["gpu"], dtypes=[dtype])
     assert len(results) >= len(kernel.cases)

@@ -1,6 +1,7 @@
 """The price of a step: launches, bytes and flops by kernel, and the weights it streams."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,11 @@ from cugraphs.kernels import (
     RMS_NORM,
     ROPE_APPEND,
 )
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.model_runner import StepPlan
+from cugraphs.model_shapes import model_shape
+from cugraphs.models.llama import Llama
+from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.pricing import price_step
 from cugraphs.program import Program
 from cugraphs.trace import Tracer
@@ -127,3 +133,21 @@ def test_an_op_counts_what_the_gpu_launches(arch, count):
     x = t.input("x", (t.dim("rows", 4), 8), "float32")
     t.output(t.call(kernel, x, x))
     assert price_step(t.program, {"rows": 2}, context=1, arch=arch).launches == count
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 64])
+def test_fused_kernels_stream_the_same_weights(rows):
+    """Each matrix and norm of a model once, whatever kernels take them; the embedding is gathered."""
+    config = LlamaConfig.from_hf(model_shape("llama-3.1-8b"), "8b")
+    model = Llama(config, "bfloat16")
+    cache = KVCacheShape(config.num_hidden_layers, 9, 8, 16, 128, "bfloat16", 128)
+    plan = StepPlan(
+        model, cache, vocab_size=config.vocab_size, max_num_seqs=64, max_num_batched_tokens=64
+    )
+    program = plan.decode[plan.ladder.class_for(rows)].program
+    expected = sum(
+        2 * math.prod(weight.shape)
+        for name, weight in model.weights.items()
+        if name != "model.embed_tokens.weight"
+    )
+    assert price_step(program, {"rows": rows}, context=1).weight_bytes == expected
