@@ -137,7 +137,7 @@ def test_an_op_counts_what_the_gpu_launches(arch, count):
 
 @pytest.mark.parametrize("rows", [1, 8, 16, 64])
 def test_fused_kernels_stream_the_same_weights(rows):
-    """Each matrix and norm of a model once, whatever kernels take them; the embedding is gathered."""
+    """Each matrix and norm once, whatever kernels take them; the embedding is gathered."""
     config = LlamaConfig.from_hf(model_shape("llama-3.1-8b"), "8b")
     model = Llama(config, "bfloat16")
     cache = KVCacheShape(config.num_hidden_layers, 9, 8, 16, 128, "bfloat16", 128)
