@@ -68,7 +68,7 @@ class LLM:
         off_ladder: OffLadder = "split",
         prefix_caching: bool = True,
         num_scheduler_steps: int = 1,
-        step_loops: bool = False,
+        step_loops: bool | None = None,
         async_scheduling: bool | None = None,
         batch_invariant: bool = False,
         allow_tf32: bool = False,
@@ -104,7 +104,8 @@ class LLM:
             num_scheduler_steps: decode steps, 1 to 64, that are queued together, while no other
                 prompt could join them. The host has less to do for each token.
             step_loops: on a GPU those steps are one launch that ends by itself once all answers
-                have ended, or a step after another prompt has come.
+                have ended, or a step after another prompt has come. Without, a prompt waits for all
+                steps that are queued. Default: where several are queued together.
             async_scheduling: queue a step while the one before still runs; its tokens come from the
                 device's own state. Default: where the device is not the CPU.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside
@@ -162,7 +163,7 @@ class LLM:
                     weights,
                     self.device,
                     mode=check_graph_mode(graph_mode),
-                    loops=step_loops,
+                    loops=num_scheduler_steps > 1 if step_loops is None else step_loops,
                     memory_bytes=budget.device_bytes(self.device),
                 )
         if not self.device.shares_host_memory:

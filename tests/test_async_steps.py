@@ -214,11 +214,12 @@ def test_llm_takes_the_options(folder):
     expected = LLM(folder, **options).generate(prompts, params)
     for more in (
         {"async_scheduling": True},
-        {"num_scheduler_steps": 8},
-        {"num_scheduler_steps": 64, "async_scheduling": True},
-        {"num_scheduler_steps": 8, "step_loops": True, "async_scheduling": True},
+        {"num_scheduler_steps": 8, "step_loops": False},
+        {"num_scheduler_steps": 64, "step_loops": False, "async_scheduling": True},
+        {"num_scheduler_steps": 8, "async_scheduling": True},
     ):
         llm = LLM(folder, **options, **more)
+        assert llm.runner.has_loops == ("step_loops" not in more and "num_scheduler_steps" in more)
         found = llm.generate(prompts, params)
         assert [o.outputs for o in found] == [o.outputs for o in expected]
         pieces = list(llm.stream(prompts[0], params[0]))

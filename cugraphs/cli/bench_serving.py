@@ -235,7 +235,7 @@ def _random_engine(args: argparse.Namespace, config: LlamaConfig) -> tuple[Engin
         random_weights(config, dtype, args.max_model_len, device),
         device,
         mode=check_graph_mode(args.graph_mode),
-        loops=args.step_loops,
+        loops=args.num_scheduler_steps > 1 if args.step_loops is None else args.step_loops,
         memory_bytes=budget.device_bytes(device),
     )
     engine = Engine(

@@ -86,8 +86,9 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--step-loops",
-        action="store_true",
-        help="on a GPU those are one launch, which ends when all answers have or somebody comes",
+        action=argparse.BooleanOptionalAction,
+        help="on a GPU those are one launch, which ends when all answers have or somebody comes "
+        "(default: where K is more than 1)",
     )
     parser.add_argument(
         "--async-scheduling",

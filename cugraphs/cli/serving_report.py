@@ -136,7 +136,7 @@ def write_results(
             "prefix_caching": not args.no_prefix_caching,
             "batch_invariant": args.batch_invariant,
             "num_scheduler_steps": args.num_scheduler_steps,
-            "step_loops": args.step_loops,
+            "step_loops": bench.runner.has_loops,
             "steps_ahead": steps_ahead(args.async_scheduling, bench.runner.device),
         },
         "workload": workload.describe(),
