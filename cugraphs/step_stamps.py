@@ -21,8 +21,15 @@ BEGIN, END = 0, 1
 
 
 def _refuse(*arrays: Array, which: int) -> tuple[Array, ...]:
-    """The CPU has no such clock."""
-    raise NotImplementedError("stamp: the device is the CPU, expected a GPU")
+    """A clock of the GPU's own has no form in NumPy.
+
+    Raises:
+        ValueError: always; a stamped plan is for a GPU.
+    """
+    raise ValueError(
+        "stamp: the device is the CPU, which has no clock of a GPU's, expected a GPU; "
+        "use StepPlan in place of StampedPlan, or device='cuda'"
+    )
 
 
 def _no_cost(axes: Axes, dtype: str, *, which: int) -> Cost:

@@ -75,3 +75,8 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr("cugraphs.cuda_device.has_driver", lambda: False)
     assert main(["bench", "loop", "--shape", "llama-3.1-8b"]) == 2
     assert capsys.readouterr().err.startswith("cugraphs: error: cuda: ")
+
+
+def test_a_stamp_on_the_cpu_says_what_to_use():
+    with pytest.raises(ValueError, match=r"^stamp: the device is the CPU, .* use StepPlan"):
+        STAMP.reference(np.zeros((4, 2, 2), np.uint32), np.zeros(1, np.uint32), which=0)
