@@ -41,6 +41,16 @@ def steps_ahead(async_scheduling: bool | None, device: Device) -> int:
     return int(not device.shares_host_memory if async_scheduling is None else async_scheduling)
 
 
+def steps_loop(step_loops: bool | None, num_steps: int) -> bool:
+    """Whether steps that are submitted together are one launch that ends itself.
+
+    Args:
+        step_loops: as was asked; None: where there are several, so that no prompt waits for all.
+        num_steps: that are submitted together.
+    """
+    return num_steps > 1 if step_loops is None else step_loops
+
+
 class Engine:
     """Continuous batching over one model runner."""
 

@@ -19,7 +19,7 @@ from cugraphs.device_choice import (
     choose_dtype,
     plan_kv_cache,
 )
-from cugraphs.engine import Engine, steps_ahead
+from cugraphs.engine import Engine, steps_ahead, steps_loop
 from cugraphs.ladder import Ladder, OffLadder
 from cugraphs.memory_map import MemoryMap
 from cugraphs.metrics import EngineMetrics
@@ -163,7 +163,7 @@ class LLM:
                     weights,
                     self.device,
                     mode=check_graph_mode(graph_mode),
-                    loops=num_scheduler_steps > 1 if step_loops is None else step_loops,
+                    loops=steps_loop(step_loops, num_scheduler_steps),
                     memory_bytes=budget.device_bytes(self.device),
                 )
         if not self.device.shares_host_memory:

@@ -28,7 +28,7 @@ from cugraphs.cli.workload_options import Workload, add_workload_options
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import stand_in_tokenizer
 from cugraphs.device_choice import MemoryBudget, choose_device, choose_dtype, plan_kv_cache
-from cugraphs.engine import Engine, steps_ahead
+from cugraphs.engine import Engine, steps_ahead, steps_loop
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.ladder import PROFILES, Ladder
@@ -235,7 +235,7 @@ def _random_engine(args: argparse.Namespace, config: LlamaConfig) -> tuple[Engin
         random_weights(config, dtype, args.max_model_len, device),
         device,
         mode=check_graph_mode(args.graph_mode),
-        loops=args.num_scheduler_steps > 1 if args.step_loops is None else args.step_loops,
+        loops=steps_loop(args.step_loops, args.num_scheduler_steps),
         memory_bytes=budget.device_bytes(device),
     )
     engine = Engine(
