@@ -1,6 +1,7 @@
 """Model folders: what is read is what the bytes say, and every bad folder has its message."""
 
 import contextlib
+import errno
 import gc
 import json
 import math
@@ -223,8 +224,10 @@ def test_a_file_of_many_gigabytes_is_not_read_and_offsets_pass_4_gib(tmp_path):
         with open(path, "r+b") as file:
             file.seek(size_bytes, os.SEEK_END)
             file.write(b"\0\0\x80\x3f")
-    except OSError:
-        pytest.skip("no sparse files here")
+    except OSError as problem:
+        if problem.errno not in (errno.EFBIG, errno.ENOSPC):
+            raise
+        pytest.skip(f"this file system has no sparse files of 5 GiB: {problem}")
     with bounded_memory(), Checkpoint.open(tmp_path) as checkpoint:
         assert checkpoint.tensors["end"].array()[0] == 1.0
         assert checkpoint.tensors["large"].array()[-1] == 0
