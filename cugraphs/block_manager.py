@@ -3,7 +3,9 @@
 A sequence's blocks are a row of ``tables``, named by its slot, so that many sequences grow in a few
 array operations. A full block that was written is registered under a hash of all tokens up to
 its end. A new sequence with the same beginning uses the same blocks; they are never written again,
-since a sequence always computes its last token, in a block of its own. No CuPy.
+since a sequence always computes its last token, in a block of its own. So do the samples of one
+prompt, whether prefixes are kept or not; of the block that it will write to, each has a copy. No
+CuPy.
 """
 
 from __future__ import annotations
@@ -65,6 +67,9 @@ class BlockManager:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self.num_cached_tokens = 0  # of all admitted sequences: what was found in the cache
+        self.num_forked_tokens = 0  # and what another sample of the prompt had computed
+        self.num_forks = 0  # sequences that took those
+        self.num_copied = 0  # blocks that they have a copy of
         self.num_evicted = 0
         self.tables = np.zeros((num_slots, max_blocks), np.int32)
         self.start_over()
@@ -76,6 +81,7 @@ class BlockManager:
         self.counts = np.zeros(num_slots, np.int32)
         self.capacities = np.zeros(num_slots, np.int32)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
+        self._fixed = [0] * num_slots  # of its first blocks: none is ever written again
         self._free = deque(range(1, self.num_blocks))
         self._users = np.zeros(self.num_blocks, np.int32)
         self._prefixes: dict[int, _Prefix] = {}  # of registered blocks
@@ -132,20 +138,39 @@ class BlockManager:
         Returns:
             Whether there were enough; otherwise nothing changes.
         """
-        assert self.counts[slot] == 0, f"slot {slot} owns blocks already"
-        resting = sum(block in self._unused for block in prefix)  # no longer free then
-        missing = self.blocks_for(num_tokens) - len(prefix)
-        if missing > self.num_free - resting:
+        if not self._give(slot, num_tokens, prefix):
             return False
         self._digests[slot] = [self._prefixes[block].digest for block in prefix]
-        for block in prefix:
-            self._users[block] += 1
-            self._unused.pop(block, None)
         self.num_cached_tokens += len(prefix) * self.block_size
-        table = [*prefix, *self._take(missing)]
-        self.tables[slot, : len(table)] = table
-        self._count(slot, len(table))
         return True
+
+    def fork(
+        self, slot: int, num_tokens: int, parent: int, num_shared: int
+    ) -> list[tuple[int, int]] | None:
+        """Give a new sequence the beginning of another's blocks, and free ones for the rest.
+
+        The block in which the beginning ends, and which both go on to write, is to be copied.
+
+        Args:
+            slot: owns nothing yet.
+            num_tokens: that it needs room for.
+            parent: the slot of the other one, which does not write those tokens again.
+            num_shared: tokens that both begin with, fewer than ``num_tokens``.
+
+        Returns:
+            Copies to make before either writes, as (source, target), at most one; None if too few
+            blocks are free, and then nothing changes.
+        """
+        num_full, rest = divmod(num_shared, self.block_size)
+        table = self.block_table(parent)
+        if not self._give(slot, num_tokens, table[:num_full]):
+            return None
+        self._digests[slot] = self._digests[parent][:num_full]
+        self._fixed[parent] = max(self._fixed[parent], num_full)
+        self.num_forked_tokens += num_shared
+        self.num_forks += 1
+        self.num_copied += rest > 0
+        return [(table[num_full], int(self.tables[slot, num_full]))] if rest else []
 
     def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array] | None:
         """Give sequences enough blocks for their tokens.
@@ -190,6 +215,7 @@ class BlockManager:
         first, end = len(digests), num_computed // size
         if first == end:
             return
+        self._fixed[slot] = max(self._fixed[slot], end)
         digest = digests[-1] if first else b""
         held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
         for index, block in enumerate(self.tables[slot, first:end].tolist()):
@@ -213,19 +239,21 @@ class BlockManager:
         table[:] = 0
         self._count(slot, 0)
         self._digests[slot] = []
+        self._fixed[slot] = 0
 
     def check_invariant(self) -> None:
-        """Free, cached and owned blocks are all blocks; shared ones are full and registered.
+        """Free, cached and owned blocks are all blocks; shared ones are never written again.
 
         Raises:
             AssertionError: a block is lost, in two places or shared while it can be written.
         """
         users = [0] * self.num_blocks
-        for slot, digests in enumerate(self._digests):
-            for index, block in enumerate(self.block_table(slot)):
+        for slot in range(len(self.tables)):
+            for block in self.block_table(slot):
                 users[block] += 1
-                full = index < len(digests)
-                assert users[block] == 1 or full, "blocks are lost or shared"
+        for slot, fixed in enumerate(self._fixed):
+            writable = self.block_table(slot)[fixed:]
+            assert all(users[block] == 1 for block in writable), "blocks are lost or shared"
         assert users == self._users.tolist(), "blocks are lost or shared"
         used = [block for block, count in enumerate(users) if count]
         everywhere = [*self._free, *self._unused, *used]
@@ -234,6 +262,22 @@ class BlockManager:
         assert set(self._unused) <= set(self._prefixes) and len(self._blocks) == len(self._prefixes)
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
+
+    def _give(self, slot: int, num_tokens: int, beginning: Sequence[int]) -> bool:
+        """Blocks with others' contents, then free ones; whether there were enough."""
+        assert self.counts[slot] == 0, f"slot {slot} owns blocks already"
+        resting = sum(block in self._unused for block in beginning)  # no longer free then
+        missing = self.blocks_for(num_tokens) - len(beginning)
+        if missing > self.num_free - resting:
+            return False
+        for block in beginning:
+            self._users[block] += 1
+            self._unused.pop(block, None)
+        table = [*beginning, *self._take(missing)]
+        self.tables[slot, : len(table)] = table
+        self._count(slot, len(table))
+        self._fixed[slot] = len(beginning)
+        return True
 
     def _count(self, slots: int | Array, counts: int | Array) -> None:
         self.counts[slots] = counts

@@ -173,7 +173,8 @@ class Engine:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
         request_id = self._next_request_id
         order = request_id + priority * PRIORITY_SPAN
-        shares = len(token_ids) > self.blocks.block_size  # a block that the samples can share
+        # Within one block there is nothing to share, and to compute it beside the others is quicker.
+        shares = len(token_ids) > self.blocks.block_size
         completions: list[Completion] = []
         for sample_index in range(params.n):
             sequence = TokenSequence(
@@ -186,8 +187,9 @@ class Engine:
                 order,
                 request_id,
             )
-            if completions and self.blocks.prefix_caching and shares:
+            if completions and shares:
                 sequence.leader = completions[0].sequence
+                sequence.holders = sequence.leader.holders
             self._next_seq_id += 1
             completions.append(Completion(sequence, self._tokenizer))
         prompt_logprobs: list[dict[int, Logprob] | None] | None = (
@@ -236,6 +238,9 @@ class Engine:
             generated_tokens=mine.generated_tokens,
             surplus_tokens=mine.surplus_tokens,
             cached_tokens=blocks.num_cached_tokens,
+            forks=blocks.num_forks,
+            forked_tokens=blocks.num_forked_tokens,
+            copied_blocks=blocks.num_copied,
             preemptions=self.scheduler.num_preemptions,
             kv_blocks=blocks.num_usable,
             kv_blocks_used=blocks.num_usable - blocks.num_free,

@@ -32,6 +32,7 @@ from cugraphs.start_times import span
 from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
+    MAX_COPIES,
     Chunk,
     DecodeRows,
     StepInputs,
@@ -39,6 +40,7 @@ from cugraphs.step_state import (
     apply_changes,
     begin_decode,
     begin_mixed,
+    copy_blocks,
     end_step,
     fill_decode,
     fill_launch,
@@ -119,6 +121,7 @@ class StepPlan:
         self.decode = plan_buckets("decode", self.record_decode, self.ladder)
         self.mixed: PlannedProgram = plan_program("mixed", self.record_mixed)
         self.changes: PlannedProgram = plan_program("changes", self._record_changes)
+        self.copies: PlannedProgram = plan_program("copies", partial(copy_blocks, cache=cache))
 
     def record_decode(self, t: Tracer, rows: int) -> None:
         """Record a decode step of at most so many rows."""
@@ -172,7 +175,7 @@ class StepPlan:
     @property
     def programs(self) -> list[PlannedProgram]:
         """All of them, the decode programs first."""
-        return [*self.decode.values(), self.mixed, self.changes]
+        return [*self.decode.values(), self.mixed, self.changes, self.copies]
 
     def arena(self, *, workspace: bool = False) -> Arena:
         """The layout of the arena for all programs; nothing is allocated yet.
@@ -253,6 +256,7 @@ class ModelRunner:
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
         self._mixed = memory.executable(plan.mixed)
         self._changes = memory.executable(plan.changes)
+        self._copies = memory.executable(plan.copies)
         self._token_rungs: Ladder | None = None
         self._piece_nodes = 0
         start = time.perf_counter()
@@ -307,6 +311,19 @@ class ModelRunner:
             total_bytes=self.device.total_bytes,
         )
         return known.with_rest(self.device.free_bytes)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Queue copies of blocks of the cache, K and V of every layer.
+
+        Args:
+            pairs: (source, target); no target is a source, or another pair's target.
+        """
+        for begin in range(0, len(pairs), MAX_COPIES):
+            part = pairs[begin : begin + MAX_COPIES]
+            inputs = self._copies.inputs({})
+            inputs["pairs"][:] = -1
+            inputs["pairs"][: len(part)] = part
+            self._copies.run({})
 
     def submit(
         self,
@@ -521,7 +538,7 @@ class ModelRunner:
         for exponent in range(plan.state.num_slots.bit_length()):
             rows, tokens = 1 << exponent, plan.max_num_batched_tokens
             found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
-        return [*found, (plan.changes.program, {})]
+        return [*found, (plan.changes.program, {}), (plan.copies.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
         """A decode step of rows without a sequence, that changes nothing."""

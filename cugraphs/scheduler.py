@@ -43,6 +43,7 @@ class ScheduledStep(NamedTuple):
         chunks: of prompts, after those.
         num_steps: how often in a row; more than once only without chunks.
         grown: the entries of the block tables that were appended for it, as (slots, indices).
+        copies: blocks of the cache to copy before it, as (source, target).
     """
 
     decode_slots: Array
@@ -50,6 +51,7 @@ class ScheduledStep(NamedTuple):
     chunks: list[ScheduledChunk]
     num_steps: int
     grown: tuple[Array, Array]
+    copies: list[tuple[int, int]]
 
 
 class Scheduler:
@@ -106,8 +108,10 @@ class Scheduler:
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
         self._leaving: list[Sequence] = []  # ended, in steps that are not collected
         self._submitted = self._collected = 0  # numbers of steps
+        self._copies: list[tuple[int, int]] = []  # of the step that is being scheduled
         for sequence in self.waiting:
-            sequence.slot, sequence.prompt_is_cached = -1, False
+            sequence.slot = -1
+            sequence.holders.clear()
 
     @property
     def num_in_flight(self) -> int:
@@ -151,7 +155,8 @@ class Scheduler:
         chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
         if not chunks and not len(rows):
             return None
-        return ScheduledStep(rows, positions, chunks, 1 if chunks else num_steps, grown)
+        copies, self._copies = self._copies, []
+        return ScheduledStep(rows, positions, chunks, 1 if chunks else num_steps, grown, copies)
 
     def submit(self, step: ScheduledStep) -> int:
         """Count what was scheduled as computed; returns the number of the (last) step."""
@@ -164,6 +169,10 @@ class Scheduler:
             slot = chunk.sequence.slot
             slots.num_computed[slot] += chunk.num_tokens
             slots.last_step[slot] = self._submitted
+            sequence = chunk.sequence
+            holds_prompt = slots.num_computed[slot] >= len(sequence.prompt_token_ids)
+            if holds_prompt and sequence not in sequence.holders:
+                sequence.holders.append(sequence)
             if chunk.samples:
                 slots.decodes[slot] = True
                 self._prefilling.remove(chunk.sequence)
@@ -257,30 +266,46 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a slot and blocks, if there are enough."""
-        token_ids, slot = sequence.token_ids, self._free_slots[-1]
-        prefix: list[int] = []
-        if not sequence.wants_prompt_logprobs:
-            prefix = self.blocks.cached_prefix(token_ids)
-        if not self.blocks.admit(slot, len(token_ids), prefix):
+        known = self._take_blocks(sequence)
+        if known is None:
             return False
-        self._free_slots.pop()
         self.waiting.remove(sequence)
         self.running.append(sequence)
         self._prefilling.append(sequence)
-        self.slots.place(sequence, slot, len(prefix) * self.blocks.block_size)
+        self.slots.place(sequence, self._free_slots.pop(), known)
         return True
+
+    def _take_blocks(self, sequence: Sequence) -> int | None:
+        """Give the next free slot blocks for a sequence; how many of its tokens they hold already.
+
+        None if too few are free. Another sample of its prompt may have more of it than the cache.
+        """
+        blocks, token_ids, slot = self.blocks, sequence.token_ids, self._free_slots[-1]
+        if sequence.wants_prompt_logprobs:  # each of its tokens must be computed
+            return 0 if blocks.admit(slot, len(token_ids)) else None
+        prefix = blocks.cached_prefix(token_ids)
+        shared = min(len(sequence.prompt_token_ids), len(token_ids) - 1)
+        if sequence.holders and shared > len(prefix) * blocks.block_size:
+            copies = blocks.fork(slot, len(token_ids), sequence.holders[0].slot, shared)
+            if copies is None:
+                return None
+            self._copies += copies
+            return shared
+        found = blocks.admit(slot, len(token_ids), prefix)
+        return len(prefix) * blocks.block_size if found else None
 
     def _preempt_last(self) -> None:
         """Take slot and blocks from the running sequence that is last in order."""
         victim = max(self.running, key=_order)
         self._stop_running(victim)
         self._release(victim)
-        victim.prompt_is_cached = False
         self.add(victim)
         self.num_preemptions += 1
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        if sequence in sequence.holders:
+            sequence.holders.remove(sequence)
         self.slots.decodes[sequence.slot] = False
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)

@@ -23,10 +23,11 @@ class Sequence:
         sample_index: which of its request's samples it is.
         order: of admission: a lower one goes first.
         request_id: of the request that it is a sample of.
-        leader: the sequence of the same prompt that computes it for this one too.
+        leader: the sample of the same prompt that computes it for this one too.
+        holders: of the samples of its prompt, those that run and whose blocks hold all of it, once
+            all submitted steps have run. All samples have the same list.
         slot: its place among the running sequences, else -1.
         num_prompt_logprobs: prompt tokens whose log-probability is known; the first has none.
-        prompt_is_cached: its blocks hold the whole prompt.
         ended: no token of it is wanted any more.
         token_ids: int32; prompt and answer while it waits. While it runs its slot has them.
     """
@@ -40,9 +41,9 @@ class Sequence:
     order: int = 0
     request_id: int = 0
     leader: Sequence | None = None
+    holders: list[Sequence] = field(default_factory=list)
     slot: int = -1
     num_prompt_logprobs: int = 0
-    prompt_is_cached: bool = False
     ended: bool = False
     token_ids: Array = field(init=False)
 
@@ -73,9 +74,9 @@ class Sequence:
 
     @property
     def waits_for_leader(self) -> bool:
-        """Whether its prompt is just being computed by another sequence."""
+        """Whether its prompt is computed by another sample, or will be, and by none as yet."""
         leader = self.leader
-        return leader is not None and not leader.ended and not leader.prompt_is_cached
+        return leader is not None and not leader.ended and not self.holders
 
 
 class SequenceSlots:

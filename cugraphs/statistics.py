@@ -91,6 +91,9 @@ class EngineStats:
         generated_tokens: sampled.
         surplus_tokens: of them, those behind a stop string, which no answer has.
         cached_tokens: of prompts, found in the cache.
+        forks: sequences that took over the blocks of another sample of their prompt.
+        forked_tokens: that those hold, and that were not computed again.
+        copied_blocks: that they have of their own, since both go on to write there.
         preemptions: sequences that gave their blocks back.
         kv_blocks: that sequences can own.
         kv_blocks_used: owned now.
@@ -112,6 +115,9 @@ class EngineStats:
     generated_tokens: int
     surplus_tokens: int
     cached_tokens: int
+    forks: int
+    forked_tokens: int
+    copied_blocks: int
     preemptions: int
     kv_blocks: int
     kv_blocks_used: int
@@ -134,6 +140,7 @@ class EngineStats:
             f"requests: {self.requests_waiting:,} waiting, {self.requests_running:,} running, "
             f"{self.requests_finished:,} finished; {self.preemptions:,} preemptions\n"
             f"tokens: {self.prompt_tokens:,} of prompts computed, {self.cached_tokens:,} cached, "
+            f"{self.forked_tokens:,} of another sample in {self.forks:,} forks, "
             f"{self.generated_tokens:,} generated in {self.steps:,} steps, of which "
             f"{self.surplus_tokens:,} behind a stop string\n"
             f"graphs: {self.captures:,} captured; replays: {replays or 'none'}; eager steps: "

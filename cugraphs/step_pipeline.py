@@ -138,6 +138,7 @@ class StepPipeline:
         if len(slots):
             blocks = self.scheduler.blocks.tables[slots, indices]
             self._runner.mirror.set_blocks(slots, indices, blocks)
+        self._runner.copy_blocks(scheduled.copies)
         chunks = [self._chunk(item) for item in scheduled.chunks]
         wants_logprobs = self._wants_logprobs(chunks)
         tickets = self._runner.submit(
@@ -325,7 +326,6 @@ class StepPipeline:
         slots = self.scheduler.slots
         slots.num_written[sequence.slot] = stop
         self.scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
-        sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
         if sequence.wants_prompt_logprobs:
             known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)

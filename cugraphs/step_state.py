@@ -12,13 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from cugraphs.kernel import Array, Dim
-from cugraphs.kernels import ADVANCE, APPLY_CHANGES, DECODE_ROWS, LOOP_CONTROL, MIXED_ROWS
+from cugraphs.kernels import (
+    ADVANCE,
+    APPLY_CHANGES,
+    COPY_BLOCKS,
+    DECODE_ROWS,
+    LOOP_CONTROL,
+    MIXED_ROWS,
+)
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.program import Buffer
 from cugraphs.sequence_state import SequenceBuffers
 from cugraphs.token_ring import RingBuffers
 from cugraphs.trace import Tracer
 
 MAX_CHANGES = 2048  # changed words of the state that a step can apply, 8 bytes each
+MAX_COPIES = 64  # blocks of the cache that are copied at once
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,13 @@ def apply_changes(t: Tracer, state: SequenceBuffers, ring: RingBuffers) -> Buffe
     changes = t.input("changes", (MAX_CHANGES, 2), "int32")
     t.call_tuple(APPLY_CHANGES, state.state_words, changes, launch, ring.step)
     return launch
+
+
+def copy_blocks(t: Tracer, cache: KVCacheShape) -> None:
+    """Record that blocks are copied in every layer's K and V; a negative source is no copy."""
+    pairs = t.input("pairs", (MAX_COPIES, 2), "int32")
+    for layer in range(cache.num_layers):
+        t.call_tuple(COPY_BLOCKS, *cache.declare(t, layer), pairs)
 
 
 def end_step(

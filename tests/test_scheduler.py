@@ -62,7 +62,6 @@ def collect(scheduler, step):
         if sequence.wants_prompt_logprobs:
             known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
-        sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
         slots.num_written[sequence.slot] = stop
         scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
         if chunk.samples:
@@ -196,6 +195,7 @@ class AnyTraffic(RuleBasedStateMachine):
         self.alive = []
         self.in_flight = deque()
         self.next_id = 0
+        self.held = {}  # of each block, by offset: the sequence up to there, once all steps ran
 
     @rule(data=st.data(), logprobs=st.booleans())
     def arrive(self, data, logprobs):
@@ -259,11 +259,44 @@ class AnyTraffic(RuleBasedStateMachine):
             assert chunk.samples == (stop == slots.num_tokens[slot])
             # A slot must be written exactly when the sequence did not hold it before, or lost it.
             assert chunk.is_new == (before[chunk.sequence] == -1) or preempted
+        self.take_new_blocks(step)
+        for chunk in step.chunks:
+            self.write(chunk.sequence.slot, chunk.start, chunk.start + chunk.num_tokens)
         for slot in rows:
-            last = min(slots.num_computed[slot] + step.num_steps, slots.end_position[slot] - 1)
+            start = int(slots.num_computed[slot])
+            last = int(min(start + step.num_steps, slots.end_position[slot] - 1))
             assert last <= self.capacity(slot)
+            self.write(slot, start, last)
         self.scheduler.submit(step)
         self.in_flight.extend([step] * step.num_steps)
+
+    def take_new_blocks(self, step):
+        """What they held is forgotten, but for copies."""
+        for chunk in step.chunks:
+            if chunk.is_new:
+                table = self.blocks.block_table(chunk.sequence.slot)
+                for block in table[chunk.start // self.blocks.block_size :]:
+                    self.held[block] = {}
+        targets = [target for _, target in step.copies]
+        assert len(set(targets)) == len(targets)
+        for source, target in step.copies:
+            assert source not in targets
+            self.held[target] = dict(self.held[source])
+
+    def write(self, slot, start, stop):
+        """Its blocks hold what it counts as computed; those that it writes are its own."""
+        sequence, size = self.scheduler.slots.sequences[slot], self.blocks.block_size
+        table, prompt = self.blocks.block_table(slot), sequence.prompt_token_ids
+        for position in range(stop):  # all sampled tokens are the same
+            known = min(position + 1, len(prompt))
+            up_to_here = prompt[0], known, position + 1 - known
+            block, offset = table[position // size], position % size
+            if position < start:
+                assert self.held[block][offset] == up_to_here
+                continue
+            others = [s for s in range(self.max_num_seqs) if s != slot]
+            assert not any(block in self.blocks.block_table(s) for s in others)
+            self.held.setdefault(block, {})[offset] = up_to_here
 
     def check_limits(self, step, rows):
         taken = [*rows, *(chunk.sequence.slot for chunk in step.chunks)]
