@@ -173,7 +173,7 @@ class Engine:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
         request_id = self._next_request_id
         order = request_id + priority * PRIORITY_SPAN
-        # Within one block there is nothing to share, and to compute it beside the others is quicker.
+        # Within one block there is nothing to share; to compute it beside the others is quicker.
         shares = len(token_ids) > self.blocks.block_size
         completions: list[Completion] = []
         for sample_index in range(params.n):

@@ -26,7 +26,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .case_arrays import int32, normal
+from .case_arrays import normal
 from .launch_shapes import vector_width
 
 THREADS = 256
@@ -90,7 +90,7 @@ def _case(
 ) -> Case:
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
         k_cache, v_cache = (normal(rng, dtype, (num_blocks, *block)) for _ in range(2))
-        return k_cache, v_cache, int32(pairs)
+        return k_cache, v_cache, np.array(pairs, np.int32)
 
     return Case(name, make)
 
