@@ -8,9 +8,8 @@ since a sequence always computes its last token, in a block of its own. No CuPy.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -21,12 +20,8 @@ SCRATCH_BLOCK = 0  # dead rows point at it; it is never given out
 HASH_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """What a registered block holds: its own tokens, after those of the block before it."""
-
-    digest: bytes
-    tokens: bytes
+# What a registered block holds: the digest of all tokens up to its end, and its own tokens.
+_Prefix = tuple[bytes, bytes]
 
 
 class BlockManager:
@@ -34,8 +29,8 @@ class BlockManager:
 
     Attributes:
         tables: int32 [slots, max_blocks]; each slot's blocks in token order, then zeros.
-        counts: int32 [slots]; blocks of each slot.
-        capacities: int32 [slots]; tokens that those have room for.
+        counts: int64 [slots]; blocks of each slot.
+        capacities: int64 [slots]; tokens that those have room for.
     """
 
     def __init__(
@@ -73,10 +68,11 @@ class BlockManager:
         """Take back every block, and know no prefix; what was so far may be left halfway."""
         num_slots = len(self.tables)
         self.tables[:] = 0
-        self.counts = np.zeros(num_slots, np.int32)
-        self.capacities = np.zeros(num_slots, np.int32)
+        self.counts = np.zeros(num_slots, np.int64)
+        self.capacities = np.zeros(num_slots, np.int64)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
-        self._free = deque(range(1, self.num_blocks))
+        self._free = np.arange(self.num_blocks - 1, 0, -1)  # the first `_num_free` are; a stack
+        self._num_free = len(self._free)
         self._users = np.zeros(self.num_blocks, np.int32)
         self._prefixes: dict[int, _Prefix] = {}  # of registered blocks
         self._blocks: dict[bytes, int] = {}  # the registered block of each prefix
@@ -90,7 +86,7 @@ class BlockManager:
     @property
     def num_free(self) -> int:
         """Blocks that no sequence owns; some of them still hold a prefix."""
-        return len(self._free) + len(self._unused)
+        return self._num_free + len(self._unused)
 
     @property
     def num_cached(self) -> int:
@@ -116,7 +112,7 @@ class BlockManager:
             tokens = token_ids[begin : begin + self.block_size].tobytes()
             digest = _digest(digest, tokens)
             block = self._blocks.get(digest)
-            if block is None or self._prefixes[block].tokens != tokens:
+            if block is None or self._prefixes[block][1] != tokens:
                 break
             found.append(block)
         return found
@@ -137,26 +133,27 @@ class BlockManager:
         missing = self.blocks_for(num_tokens) - len(prefix)
         if missing > self.num_free - resting:
             return False
-        self._digests[slot] = [self._prefixes[block].digest for block in prefix]
+        self._digests[slot] = [self._prefixes[block][0] for block in prefix]
         for block in prefix:
             self._users[block] += 1
             self._unused.pop(block, None)
         self.num_cached_tokens += len(prefix) * self.block_size
-        table = [*prefix, *self._take(missing)]
-        self.tables[slot, : len(table)] = table
-        self._count(slot, len(table))
+        count = len(prefix) + missing
+        self.tables[slot, : len(prefix)] = prefix
+        self.tables[slot, len(prefix) : count] = self._take(missing)
+        self._count(slot, count)
         return True
 
-    def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array] | None:
+    def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array, Array] | None:
         """Give sequences enough blocks for their tokens.
 
         Args:
-            slots: int32 [n]; none occurs twice.
-            num_tokens: int32 [n]; that each needs room for, in all.
+            slots: int64 [n]; none occurs twice.
+            num_tokens: int64 [n]; that each needs room for, in all.
 
         Returns:
-            Where entries were appended to ``tables``, as (slots, indices); None if too few blocks
-            are free for all of them, and then nothing changes.
+            Entries that were appended to ``tables``, as (slots, indices, blocks); None if too few
+            blocks are free for all of them, and then nothing changes.
         """
         short = (num_tokens > self.capacities.take(slots)).nonzero()[0]
         slots, num_tokens = slots.take(short), num_tokens.take(short)
@@ -171,8 +168,9 @@ class BlockManager:
         if total > len(slots):  # some need more than one
             indices = np.concatenate([np.arange(*pair) for pair in zip(before, after, strict=True)])
             slots = slots.repeat(missing)
-        self.tables[slots, indices] = self._take(total)
-        return slots, indices
+        blocks = self._take(total)
+        self.tables[slots, indices] = blocks
+        return slots, indices, blocks
 
     def register(self, slot: int, token_ids: Array, num_computed: int) -> None:
         """Make the slot's full blocks known as prefixes, once a step has written them.
@@ -198,18 +196,21 @@ class BlockManager:
             digests.append(digest)
             if digest not in self._blocks:
                 self._blocks[digest] = block
-                self._prefixes[block] = _Prefix(digest, tokens)
+                self._prefixes[block] = digest, tokens
 
     def free(self, slot: int) -> None:
         """Take back every block of a slot. What holds no prefix is given out again first."""
         table = self.tables[slot, : self.counts[slot]]
-        self._users[table] -= 1
+        blocks = table.astype(np.intp)
+        self._users[blocks] = users = self._users[blocks] - 1
+        forgotten = []
         # The end of a prefix is evicted before its beginning, without which it is of no use.
-        for block in table[self._users[table] == 0][::-1].tolist():
+        for block in blocks[users == 0][::-1].tolist():
             if block in self._prefixes:
                 self._unused[block] = None
             else:
-                self._free.append(block)
+                forgotten.append(block)
+        self._give_back(forgotten)
         table[:] = 0
         self._count(slot, 0)
         self._digests[slot] = []
@@ -228,9 +229,11 @@ class BlockManager:
                 assert users[block] == 1 or full, "blocks are lost or shared"
         assert users == self._users.tolist(), "blocks are lost or shared"
         used = [block for block, count in enumerate(users) if count]
-        everywhere = [*self._free, *self._unused, *used]
+        everywhere = [*self._free[: self._num_free].tolist(), *self._unused, *used]
         assert sorted(everywhere) == list(range(1, self.num_blocks)), "blocks are lost or shared"
-        assert {self._blocks[p.digest] for p in self._prefixes.values()} == set(self._prefixes)
+        assert {self._blocks[digest] for digest, _ in self._prefixes.values()} == set(
+            self._prefixes
+        )
         assert set(self._unused) <= set(self._prefixes) and len(self._blocks) == len(self._prefixes)
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
@@ -239,16 +242,30 @@ class BlockManager:
         self.counts[slots] = counts
         self.capacities[slots] = counts * self.block_size
 
-    def _take(self, count: int) -> list[int]:
+    def _take(self, count: int) -> Array:
         """Free blocks; the oldest unused prefixes are forgotten where there are no others."""
-        while len(self._free) < count:
-            block, _ = self._unused.popitem(last=False)
-            del self._blocks[self._prefixes.pop(block).digest]
-            self._free.append(block)
-            self.num_evicted += 1
-        taken = [self._free.popleft() for _ in range(count)]
+        if count > self._num_free:
+            self._evict(count - self._num_free)
+        self._num_free -= count
+        taken: Array = self._free[self._num_free : self._num_free + count][::-1].copy()
         self._users[taken] = 1
         return taken
+
+    def _evict(self, count: int) -> None:
+        """Forget the oldest unused prefixes."""
+        forgotten = []
+        for _ in range(count):
+            block, _ = self._unused.popitem(last=False)
+            digest, _ = self._prefixes.pop(block)
+            del self._blocks[digest]
+            forgotten.append(block)
+        self._give_back(forgotten)
+        self.num_evicted += count
+
+    def _give_back(self, blocks: list[int]) -> None:
+        """These are free and hold no prefix."""
+        self._free[self._num_free : self._num_free + len(blocks)] = blocks
+        self._num_free += len(blocks)
 
 
 def _digest(parent: bytes, tokens: bytes) -> bytes:

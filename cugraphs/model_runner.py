@@ -56,7 +56,7 @@ _log = logging.getLogger("cugraphs")
 # pieces: Llama 3.2 1B 1.51 to 1.33 ms at 8 tokens, 2.09 to 1.99 at 128; Llama 3.1 8B 5.08 to 4.87
 # and 6.18 to 6.08. From 200 tokens on the padding of the 8B costs more than its launches.
 MAX_PIECE_TOKENS = 128
-NO_SLOTS: Array = np.zeros(0, np.int32)
+NO_SLOTS: Array = np.zeros(0, np.int64)
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
@@ -323,8 +323,8 @@ class ModelRunner:
         mixed step. All that differs from row to row is what the slots' state says.
 
         Args:
-            decode_slots: int32 [n]; sequences that compute their newest token and sample another.
-            positions: int32 [n]; where the (first) sampled tokens will stand.
+            decode_slots: int64 [n]; sequences that compute their newest token and sample another.
+            positions: int64 [n]; where the (first) sampled tokens will stand.
             chunks: of prompts, behind those.
             num_steps: how many, one after the other; for more than ``max_rows`` rows, 1.
             wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
@@ -399,8 +399,8 @@ class ModelRunner:
             return self.run_mixed(chunks)
         for chunk in chunks:
             self.mirror.place(chunk)
-        slots = np.array([chunk.slot for chunk in chunks], np.int32)
-        positions = np.array([chunk.start + 1 for chunk in chunks], np.int32)
+        slots = np.array([chunk.slot for chunk in chunks], np.int64)
+        positions = np.array([chunk.start + 1 for chunk in chunks], np.int64)
         return self._run(slots, positions, ())
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:

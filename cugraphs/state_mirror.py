@@ -155,8 +155,8 @@ class StateMirror:
         """Follow what submitted steps do to the sequences that decode in them.
 
         Args:
-            slots: int32 [n].
-            positions: int32 [n]; where the first of their sampled tokens will stand.
+            slots: int64 [n].
+            positions: int64 [n]; where the first of their sampled tokens will stand.
             num_steps: one after the other; a sequence stops at its limit.
         """
         ahead = positions
@@ -173,9 +173,9 @@ class StateMirror:
         """Which sequences the device has marked as done, by the rule of its kernel ``advance``.
 
         Args:
-            slots: int32 [n]; of the sequences, none of them done before.
+            slots: int64 [n]; of the sequences, none of them done before.
             token_ids: int32 [n]; sampled.
-            positions: int32 [n]; where those tokens stand.
+            positions: int64 [n]; where those tokens stand.
 
         Returns:
             bool [n].

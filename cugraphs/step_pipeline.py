@@ -28,8 +28,8 @@ class _StepInFlight(NamedTuple):
 
     Args:
         ticket: the runner's.
-        slots: int32 [n]; of the sequences that a token is sampled for.
-        positions: int32 [n]; where those tokens will stand.
+        slots: int64 [n]; of the sequences that a token is sampled for.
+        positions: int64 [n]; where those tokens will stand.
         wants_logprobs: whether any row reports log-probabilities.
         rows: int [n]; of each in the step's outputs; None where row i is the i-th.
         chunks: of prompts.
@@ -134,10 +134,8 @@ class StepPipeline:
         for item in scheduled.chunks:
             if item.is_new:
                 self._begin(item, now_s)
-        slots, indices = scheduled.grown
-        if len(slots):
-            blocks = self.scheduler.blocks.tables[slots, indices]
-            self._runner.mirror.set_blocks(slots, indices, blocks)
+        if len(scheduled.grown[0]):
+            self._runner.mirror.set_blocks(*scheduled.grown)
         chunks = [self._chunk(item) for item in scheduled.chunks]
         wants_logprobs = self._wants_logprobs(chunks)
         tickets = self._runner.submit(
@@ -227,8 +225,8 @@ class StepPipeline:
                 rows.append(next_row - 1)
         return _StepInFlight(
             ticket,
-            np.array(slots, np.int32),
-            np.array(positions, np.int32),
+            np.array(slots, np.int64),
+            np.array(positions, np.int64),
             wants_logprobs,
             np.array(rows, np.intp),
             scheduled.chunks,
@@ -302,8 +300,7 @@ class StepPipeline:
         for other in self._in_flight:
             if other.ticket.loop != loop:
                 earlier = len(dropped) * np.isin(other.slots, step.slots)
-                positions = (other.positions - earlier).astype(np.int32)
-                behind.append(other._replace(positions=positions))
+                behind.append(other._replace(positions=other.positions - earlier))
         self._in_flight = deque(behind)
         self._stand_at(step.slots, step.positions - 1)
         for other in behind:

@@ -82,8 +82,8 @@ class DecodeRows:
     """Sequences that compute their newest token, which the device's state holds.
 
     Args:
-        slots: int32 [n]; none occurs twice.
-        sample_positions: int32 [n]; where the sampled tokens will stand.
+        slots: int64 [n]; none occurs twice.
+        sample_positions: int64 [n]; where the sampled tokens will stand.
         num_logprobs: int32 [n]; likeliest tokens to report beside those; -1 reports none at all.
     """
 

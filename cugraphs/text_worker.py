@@ -67,9 +67,9 @@ class StepTokens(NamedTuple):
     """What a step has sampled.
 
     Args:
-        slots: int32 [n].
+        slots: int64 [n].
         token_ids: int32 [n].
-        positions: int32 [n]; where they stand in their sequences.
+        positions: int64 [n]; where they stand in their sequences.
         is_last: bool [n]; whether a token ends its sequence.
         time_s: when they were there.
         begun: sequences that took a slot since the last step.
