@@ -345,10 +345,6 @@ class ModelRunner:
             tickets = self._queue_decode(decode_slots, num_steps, reads=reads)
         else:
             tickets = [self._queue_in_parts(decode_slots, reads=reads)]
-        self.mirror.advance(decode_slots, positions, num_steps)
-        for chunk in chunks:
-            if chunk.samples:
-                self.mirror.advance_chunk(chunk)
         return tickets
 
     def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:

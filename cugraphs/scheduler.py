@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ from cugraphs.kernel import Array
 from cugraphs.sequence import Sequence, SequenceSlots
 
 
-@dataclass(frozen=True)
-class ScheduledChunk:
+class ScheduledChunk(NamedTuple):
     """The tokens ``start`` to ``start + num_tokens - 1`` of a sequence, known and not computed."""
 
     sequence: Sequence

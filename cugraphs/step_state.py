@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -77,8 +78,7 @@ class StepOutputs:
     top_logprobs: Buffer
 
 
-@dataclass(frozen=True)
-class DecodeRows:
+class DecodeRows(NamedTuple):
     """Sequences that compute their newest token, which the device's state holds.
 
     Args:
@@ -92,8 +92,7 @@ class DecodeRows:
     num_logprobs: Array
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Consecutive tokens of one sequence that run in one step.
 
     Args:
@@ -284,41 +283,43 @@ def fill_mixed(
     state holds, -1 here.
     """
     rows = 0 if decode is None else len(decode.slots)
-    live = rows + len(chunks)
-    ends = np.cumsum([rows, *(len(chunk.token_ids) for chunk in chunks)])
-    inputs["query_start_loc"][:rows] = np.arange(rows)
-    inputs["query_start_loc"][rows : live + 1] = ends
-    inputs["query_start_loc"][live + 1 :] = ends[-1]
-    inputs["slot_ids"][rows:live] = [chunk.slot for chunk in chunks]
-    inputs["slot_ids"][live:] = -1
-    inputs["new_token_ids"][:rows] = -1
-    inputs["new_token_ids"][ends[-1] :] = 0
+    starts, slots, tokens = (inputs[n] for n in ("query_start_loc", "slot_ids", "new_token_ids"))
     if decode is not None:
-        inputs["slot_ids"][:rows] = inputs["row_ids"][:rows] = decode.slots
-        inputs["logits_indices"][:rows] = np.arange(rows)
+        starts[:rows] = inputs["logits_indices"][:rows] = np.arange(rows)
+        slots[:rows] = inputs["row_ids"][:rows] = decode.slots
+        tokens[:rows] = inputs["target_ids"][:rows] = -1
         inputs["sample_positions"][:rows] = decode.sample_positions
-        inputs["target_ids"][:rows] = -1
         inputs["row_logprobs"][:rows] = decode.num_logprobs
-    logits_begin = rows
-    for chunk, begin, end in zip(chunks, ends.tolist(), ends[1:].tolist(), strict=False):
-        targets = len(chunk.prompt_targets)
-        inputs["new_token_ids"][begin:end] = chunk.token_ids
-        known = slice(logits_begin, logits_begin + targets)
-        inputs["logits_indices"][known] = range(begin, begin + targets)
-        inputs["row_ids"][known] = -1
-        inputs["sample_positions"][known] = 0
-        inputs["target_ids"][known] = chunk.prompt_targets
-        inputs["row_logprobs"][known] = chunk.num_prompt_logprobs
+    begin = logits = rows
+    for seq, chunk in enumerate(chunks, start=rows):
+        starts[seq], slots[seq] = begin, chunk.slot
+        end = begin + len(chunk.token_ids)
+        tokens[begin:end] = chunk.token_ids
+        if chunk.prompt_targets:
+            _fill_targets(inputs, chunk, begin, logits)
         if chunk.samples:
-            last = logits_begin + targets
+            last = logits + len(chunk.prompt_targets)
             inputs["logits_indices"][last] = end - 1
             inputs["row_ids"][last] = chunk.slot
             inputs["sample_positions"][last] = chunk.start + len(chunk.token_ids)
             inputs["target_ids"][last] = -1
             inputs["row_logprobs"][last] = chunk.num_logprobs
-        logits_begin += chunk.num_logits
+        begin, logits = end, logits + chunk.num_logits
+    live = rows + len(chunks)
+    starts[live:], slots[live:], tokens[begin:] = begin, -1, 0
     for name, dead in _DEAD_LOGITS_ROW.items():
-        inputs[name][logits_begin:] = dead
+        inputs[name][logits:] = dead
+
+
+def _fill_targets(inputs: Mapping[str, Array], chunk: Chunk, begin: int, logits: int) -> None:
+    """Write a chunk's rows of prompt tokens, from the token ``begin`` and the row ``logits`` on."""
+    targets = len(chunk.prompt_targets)
+    known = slice(logits, logits + targets)
+    inputs["logits_indices"][known] = range(begin, begin + targets)
+    inputs["row_ids"][known] = -1
+    inputs["sample_positions"][known] = 0
+    inputs["target_ids"][known] = chunk.prompt_targets
+    inputs["row_logprobs"][known] = chunk.num_prompt_logprobs
 
 
 _DEAD_LOGITS_ROW = {

@@ -29,8 +29,7 @@ Answer = tuple[Request, Completion]
 MAX_STEPS_BEHIND = 4  # of the text behind the steps, then those wait
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(NamedTuple):
     """A sequence that took a slot: the slot's tokens are its own from here on.
 
     Args:
