@@ -190,12 +190,13 @@ class BlockManager:
             return
         digest = digests[-1] if first else b""
         held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
-        for index, block in enumerate(self.tables[slot, first:end].tolist()):
-            tokens = held[index * width : (index + 1) * width]
+        for begin, block in zip(
+            range(0, len(held), width), self.tables[slot, first:end].tolist(), strict=True
+        ):
+            tokens = held[begin : begin + width]
             digest = _digest(digest, tokens)
             digests.append(digest)
-            if digest not in self._blocks:
-                self._blocks[digest] = block
+            if self._blocks.setdefault(digest, block) == block:
                 self._prefixes[block] = digest, tokens
 
     def free(self, slot: int) -> None:

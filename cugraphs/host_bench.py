@@ -1,7 +1,8 @@
 """What a step costs the host: scheduling, state, inputs, results and text, without a device.
 
-The pipeline runs as it does in an engine, over a device that computes nothing and a runner that
-draws tokens. Text is timed apart, on the same tokens, since it has a thread of its own.
+The pipeline runs as it does in an engine on a GPU, one step ahead, over a device that computes
+nothing; its tokens are drawn between the steps. Text is timed apart, on the same tokens, since it
+has a thread of its own.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from cugraphs.device_choice import ModelSizes
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import PROMPT_LOGITS_ROWS, Model, ModelRunner, StepPlan, Ticket
+from cugraphs.model_runner import Model, ModelRunner, StepPlan
 from cugraphs.program import Buffer, Program
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.scheduler import Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
-from cugraphs.statistics import EngineCounters
+from cugraphs.statistics import PHASES, EngineCounters
 from cugraphs.step_pipeline import StepPipeline
 from cugraphs.text_worker import AnswerWriter, StepTokens
+from cugraphs.token_ring import RING_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 BLOCK_SIZE = 16
+STEPS_AHEAD = 1
 PROMPT_TOKENS = 64  # a sequence that joins brings
-PHASES = ("schedule", "submit", "collect")
 _WARM_UP_STEPS = 20
 _TEXT_STEPS = 200  # whose text is timed
 _WINDOW_STEPS = 16  # timed together: each sequence fills a block in them
@@ -56,7 +58,7 @@ class HostTimes:
         answer_tokens: of each, after which another sequence takes its place; 0: none ends.
         steps: timed.
         phase_us: microseconds of a step by the clock, by phase: means over 16 steps, the median of
-            those.
+            those. To "wait" is to read tokens that are there.
         cpu_us: of a step, of the processor in the step's thread, likewise. Where others want the
             processor too the clock says more.
         text_us: of a token, of the processor in the thread of the text: the median over steps.
@@ -100,16 +102,14 @@ class _DrawingRunner(ModelRunner):
 
     def __init__(self, plan: StepPlan, weights: Mapping[str, Array]) -> None:
         super().__init__(plan, weights, _IdleDevice())
-        rows = plan.state.num_slots
         draw = np.random.default_rng(0)
-        size = 2 * rows + PROMPT_LOGITS_ROWS
-        self._drawn = [draw.integers(0, plan.vocab_size, size, np.int32) for _ in range(64)]
-        self._next = 0
+        self._drawn = draw.integers(0, plan.vocab_size, (64, plan.ring_rows), np.int32)
 
-    def collect(self, ticket: Ticket) -> Mapping[str, Array]:
-        self._next = (self._next + 1) % len(self._drawn)
-        (_, rows), *_ = ticket.steps
-        return {"token_ids": self._drawn[self._next][:rows]}
+    def draw(self) -> None:
+        """Say the tokens of the next steps, as a device that has run them."""
+        for step in range(self.ring.next_step, self.ring.next_step + 1 + STEPS_AHEAD):
+            words = self.ring.arrays["token_ring"][step % RING_STEPS]
+            words[:, 0], words[:, 1] = self._drawn[step % len(self._drawn)], step
 
 
 class _Load:
@@ -144,25 +144,30 @@ class _Load:
             max_num_batched_tokens=plan.max_num_batched_tokens,
             max_prompt_logits=rows,
         )
+        self._runner = _DrawingRunner(plan, weights)
         self.pipeline = StepPipeline(
             self.scheduler,
-            _DrawingRunner(plan, weights),
+            self._runner,
             self.counters,
             eos_token_ids=sorted(tokenizer.eos_token_ids),
             give=self._keep,
+            steps_ahead=STEPS_AHEAD,
         )
+        self.cpu_s = 0.0  # of the steps
         for row in range(rows):
             # Lengths differ, so that blocks fill and sequences end in different steps.
             self._join(PROMPT_TOKENS - row % BLOCK_SIZE, row * answer_tokens // rows)
 
     def run(self, steps: int) -> None:
         """Run steps, and let others join for those that end."""
-        self.counters.begin_phases()
         for _ in range(steps):
+            self._runner.draw()
+            begin_s = time.thread_time()
+            self.counters.begin_phases()
             self.pipeline.step()
+            self.cpu_s += time.thread_time() - begin_s
             while len(self.scheduler.running) + len(self.scheduler.waiting) < self._rows:
                 self._join(PROMPT_TOKENS, 0)
-            self.counters.begin_phases()
 
     def _keep(self, tokens: StepTokens) -> None:
         if self.keeps_tokens:
@@ -230,13 +235,11 @@ def time_host(
 
 def _window_us(load: _Load) -> tuple[dict[str, float], float]:
     """Microseconds of a step, mean over some: of each phase by the clock, and of the processor."""
-    before = dict(load.counters.host_seconds)
-    start_s = time.thread_time()
+    before, before_s = dict(load.counters.host_seconds), load.cpu_s
     load.run(_WINDOW_STEPS)
-    cpu_us = (time.thread_time() - start_s) / _WINDOW_STEPS * 1e6
     after = load.counters.host_seconds
     phase_us = {phase: (after[phase] - before[phase]) / _WINDOW_STEPS * 1e6 for phase in PHASES}
-    return phase_us, cpu_us
+    return phase_us, (load.cpu_s - before_s) / _WINDOW_STEPS * 1e6
 
 
 def _text_us(load: _Load, tokenizer: Tokenizer) -> float:

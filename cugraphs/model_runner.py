@@ -453,7 +453,7 @@ class ModelRunner:
         if num_steps > 1 and self.has_loops:
             loop, until = first, partial(self.ring.has_ended, first)
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
-        kept = [outputs] if reads else ()
+        kept = [self.decode.cut(outputs, rows)] if reads else ()
         return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
 
     def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:

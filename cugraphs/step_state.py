@@ -16,7 +16,7 @@ from cugraphs.kernel import Array, Dim
 from cugraphs.kernels import ADVANCE, APPLY_CHANGES, DECODE_ROWS, LOOP_CONTROL, MIXED_ROWS
 from cugraphs.program import Buffer
 from cugraphs.sequence_state import SequenceBuffers
-from cugraphs.token_ring import RingBuffers
+from cugraphs.token_ring import RingBuffers, as_int32
 from cugraphs.trace import Tracer
 
 MAX_CHANGES = 2048  # changed words of the state that a step can apply, 8 bytes each
@@ -265,7 +265,8 @@ def fill_launch(inputs: Mapping[str, Array], first_step: int, num_steps: int = 1
         first_step: the number of its first step, from :meth:`TokenRing.begin`.
         num_steps: how many are launched together.
     """
-    inputs["launch"].view(np.uint32)[:] = (first_step & 0xFFFFFFFF, num_steps)
+    launch = inputs["launch"]
+    launch[0], launch[1] = as_int32(first_step), num_steps
 
 
 def fill_decode(inputs: Mapping[str, Array], slots: Array | Sequence[int]) -> None:

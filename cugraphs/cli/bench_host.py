@@ -20,13 +20,14 @@ from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.bench_session import check_counts
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.device import CpuDevice
-from cugraphs.host_bench import PHASES, HostTimes, host_plan, length_of, time_host
+from cugraphs.host_bench import HostTimes, host_plan, length_of, time_host
 from cugraphs.kernel import Array, ArrayType
 from cugraphs.model_lookup import find_model
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import cos_sin_table
 from cugraphs.models.weights import ROPE_COS_SIN, weight_table
+from cugraphs.statistics import PHASES
 from cugraphs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
