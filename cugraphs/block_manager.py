@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
+from itertools import accumulate
 
 import numpy as np
 
@@ -18,10 +19,6 @@ from cugraphs.kernel import Array
 
 SCRATCH_BLOCK = 0  # dead rows point at it; it is never given out
 HASH_BYTES = 16
-
-
-# What a registered block holds: the digest of all tokens up to its end, and its own tokens.
-_Prefix = tuple[bytes, bytes]
 
 
 class BlockManager:
@@ -74,7 +71,10 @@ class BlockManager:
         self._free = np.arange(self.num_blocks - 1, 0, -1)  # the first `_num_free` are; a stack
         self._num_free = len(self._free)
         self._users = np.zeros(self.num_blocks, np.int32)
-        self._prefixes: dict[int, _Prefix] = {}  # of registered blocks
+        # Of a registered block: the digest of all tokens up to its end, and its own; else nothing.
+        # Bytes in two lists, since Python's garbage collector has to follow any other container.
+        self._prefixes: list[bytes] = [b""] * self.num_blocks
+        self._tokens: list[bytes] = [b""] * self.num_blocks
         self._blocks: dict[bytes, int] = {}  # the registered block of each prefix
         self._unused: OrderedDict[int, None] = OrderedDict()  # hold a prefix; the oldest first
 
@@ -112,7 +112,7 @@ class BlockManager:
             tokens = token_ids[begin : begin + self.block_size].tobytes()
             digest = _digest(digest, tokens)
             block = self._blocks.get(digest)
-            if block is None or self._prefixes[block][1] != tokens:
+            if block is None or self._tokens[block] != tokens:
                 break
             found.append(block)
         return found
@@ -133,7 +133,7 @@ class BlockManager:
         missing = self.blocks_for(num_tokens) - len(prefix)
         if missing > self.num_free - resting:
             return False
-        self._digests[slot] = [self._prefixes[block][0] for block in prefix]
+        self._digests[slot] = [self._prefixes[block] for block in prefix]
         for block in prefix:
             self._users[block] += 1
             self._unused.pop(block, None)
@@ -160,7 +160,7 @@ class BlockManager:
         before = self.counts.take(slots)
         after = -(-num_tokens // self.block_size)
         missing = after - before
-        total = int(missing.sum())
+        total = sum(missing.tolist())
         if total > self.num_free:
             return None
         self._count(slots, after)
@@ -188,30 +188,24 @@ class BlockManager:
         first, end = len(digests), num_computed // size
         if first == end:
             return
-        digest = digests[-1] if first else b""
         held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
-        for begin, block in zip(
-            range(0, len(held), width), self.tables[slot, first:end].tolist(), strict=True
-        ):
-            tokens = held[begin : begin + width]
-            digest = _digest(digest, tokens)
-            digests.append(digest)
+        tokens = [held[begin : begin + width] for begin in range(0, len(held), width)]
+        _, *new = accumulate(tokens, _digest, initial=digests[-1] if first else b"")
+        digests += new
+        blocks = self.tables[slot, first:end].tolist()
+        for digest, own_tokens, block in zip(new, tokens, blocks, strict=True):
             if self._blocks.setdefault(digest, block) == block:
-                self._prefixes[block] = digest, tokens
+                self._prefixes[block], self._tokens[block] = digest, own_tokens
 
     def free(self, slot: int) -> None:
         """Take back every block of a slot. What holds no prefix is given out again first."""
         table = self.tables[slot, : self.counts[slot]]
         blocks = table.astype(np.intp)
         self._users[blocks] = users = self._users[blocks] - 1
-        forgotten = []
         # The end of a prefix is evicted before its beginning, without which it is of no use.
-        for block in blocks[users == 0][::-1].tolist():
-            if block in self._prefixes:
-                self._unused[block] = None
-            else:
-                forgotten.append(block)
-        self._give_back(forgotten)
+        left = blocks[users == 0][::-1].tolist()
+        self._unused.update(dict.fromkeys([block for block in left if self._prefixes[block]]))
+        self._give_back([block for block in left if not self._prefixes[block]])
         table[:] = 0
         self._count(slot, 0)
         self._digests[slot] = []
@@ -232,10 +226,8 @@ class BlockManager:
         used = [block for block, count in enumerate(users) if count]
         everywhere = [*self._free[: self._num_free].tolist(), *self._unused, *used]
         assert sorted(everywhere) == list(range(1, self.num_blocks)), "blocks are lost or shared"
-        assert {self._blocks[digest] for digest, _ in self._prefixes.values()} == set(
-            self._prefixes
-        )
-        assert set(self._unused) <= set(self._prefixes) and len(self._blocks) == len(self._prefixes)
+        registered = {digest: block for block, digest in enumerate(self._prefixes) if digest}
+        assert registered == self._blocks and set(self._unused) <= set(registered.values())
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
 
@@ -257,8 +249,8 @@ class BlockManager:
         forgotten = []
         for _ in range(count):
             block, _ = self._unused.popitem(last=False)
-            digest, _ = self._prefixes.pop(block)
-            del self._blocks[digest]
+            del self._blocks[self._prefixes[block]]
+            self._prefixes[block] = self._tokens[block] = b""
             forgotten.append(block)
         self._give_back(forgotten)
         self.num_evicted += count

@@ -19,7 +19,7 @@ from cugraphs.sequence_state import SequenceState
 from cugraphs.step_state import Chunk
 
 _MOVED_BY_STEPS = ("last_token", "num_computed", "done")
-_NOTHING = {"bias_ids": -1, "bias_values": 0, "stop_ids": -1, "block_tables": 0}  # list entries
+_NOTHING = {"bias_ids": -1, "bias_values": 0, "stop_ids": -1}  # entries of lists
 
 
 class _SlotWords(NamedTuple):
@@ -75,22 +75,20 @@ class StateMirror:
 
     def set(self, name: str, slot: int, values: float | Array) -> None:
         """Write one slot's entry of a field; an array may be the beginning of a list."""
-        field = self.fields[name]
-        width = field[slot].size
-        row = np.array(values, field.dtype).reshape(-1)
-        first = self._state.first_word(name) + slot * width
+        field, first = self.fields[name], self._state.first_word(name)
         if name in _MOVED_BY_STEPS:  # the device's is not what it was here
             field[slot] = values
-            self._changed.append(np.array([first]))
-        else:
-            self._write(np.arange(first, first + len(row)), row.view(np.int32))
+            self._changed.append(np.array([first + slot]))
+            return
+        first += slot * field[slot].size
+        row = np.array(values, field.dtype).reshape(-1)
+        self._write(np.arange(first, first + len(row)), row.view(np.int32))
 
     def set_blocks(self, slots: Array, indices: Array, blocks: Array) -> None:
         """Write new entries of the block tables, int64 [n] each."""
         width = self.fields["block_tables"].shape[1]
         words = slots * width + (indices + self._state.first_word("block_tables"))
         self._words[words] = blocks
-        self._lengths["block_tables"][slots] = indices + 1  # which rise for one slot
         self._changed.append(words)
 
     def take(self, changes: Array) -> None:
@@ -162,7 +160,13 @@ class StateMirror:
 
     def write_table(self, slot: int, blocks: Sequence[int] | Array) -> None:
         """Set a slot's whole block table."""
-        self._set_list("block_tables", slot, blocks)
+        table = self.fields["block_tables"][slot]
+        first_zero = int(table.argmin())
+        held = len(table) if table[first_zero] else first_zero
+        row = np.zeros(max(len(blocks), held), np.int32)
+        row[: len(blocks)] = blocks
+        first = self._state.first_word("block_tables") + slot * len(table)
+        self._write(np.arange(first, first + len(row)), row)
 
     def begin_chunk(self, chunk: Chunk) -> None:
         """Make the chunk's slot stand where the chunk begins."""
