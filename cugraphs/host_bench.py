@@ -8,9 +8,11 @@ has a thread of its own.
 from __future__ import annotations
 
 import cProfile
+import gc
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,8 @@ class HostTimes:
             those. To "wait" is to read tokens that are there.
         cpu_us: of a step, of the processor in the step's thread, likewise. Where others want the
             processor too the clock says more.
+        collections: of garbage, while the steps were timed, by generation.
+        collection_us: of a step, in those: a mean, whatever windows they fell into.
         text_us: of a token, of the processor in the thread of the text: the median over steps.
         profile: the functions of the step's thread that took most, as (place, microseconds of a
             step), from a run of its own that is slower for it.
@@ -71,6 +75,8 @@ class HostTimes:
     steps: int
     phase_us: Mapping[str, float]
     cpu_us: float
+    collections: Sequence[int]
+    collection_us: float
     text_us: float
     profile: Sequence[tuple[str, float]]
 
@@ -127,7 +133,8 @@ class _Load:
         rows = plan.state.num_slots
         self.counters = EngineCounters()
         self.tokens: list[StepTokens] = []
-        self.sequences: list[TokenSequence] = []
+        self.sequences: list[TokenSequence] = []  # all of them, where tokens are kept
+        self._joined = 0
         self._answer_tokens, self._rows = answer_tokens, rows
         self.keeps_tokens = keeps_tokens
         self._prompts = np.random.default_rng(1).integers(0, plan.vocab_size, (64, PROMPT_TOKENS))
@@ -174,13 +181,16 @@ class _Load:
             self.tokens.append(tokens)
 
     def _join(self, prompt_tokens: int, answered: int) -> None:
-        number = len(self.sequences)
+        number = self._joined
+        self._joined += 1
         prompt = self._prompts[number % len(self._prompts), :prompt_tokens].tolist()
         prompt[0] = number % 997  # no two of those that run together begin alike
         longest = self.scheduler.slots.token_ids.shape[1] - prompt_tokens
         max_tokens = self._answer_tokens - answered if self._answer_tokens else longest
-        self.sequences.append(TokenSequence(number, prompt, _GREEDY, max_tokens, order=number))
-        self.scheduler.add(self.sequences[-1])
+        sequence = TokenSequence(number, prompt, _GREEDY, max_tokens, order=number)
+        if self.keeps_tokens:
+            self.sequences.append(sequence)
+        self.scheduler.add(sequence)
 
 
 def host_plan(
@@ -217,9 +227,9 @@ def time_host(
     """Time steps of as many sequences as the plan has slots, then the text of their tokens."""
     load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
     load.run(_WARM_UP_STEPS)
-    windows, cpu_us = zip(
-        *(_window_us(load) for _ in range(-(-steps // _WINDOW_STEPS))), strict=True
-    )
+    count = -(-steps // _WINDOW_STEPS)
+    with _watched_collection() as pauses_s:
+        windows, cpu_us = zip(*(_window_us(load) for _ in range(count)), strict=True)
     talk = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens, keeps_tokens=True)
     talk.run(_WARM_UP_STEPS + _TEXT_STEPS)
     return HostTimes(
@@ -228,6 +238,8 @@ def time_host(
         steps=steps,
         phase_us=sorted(windows, key=lambda phases: sum(phases.values()))[len(windows) // 2],
         cpu_us=statistics.median(cpu_us),
+        collections=[len(found) for found in pauses_s],
+        collection_us=sum(map(sum, pauses_s)) / (count * _WINDOW_STEPS) * 1e6,
         text_us=_text_us(talk, tokenizer),
         profile=_profile(load, steps),
     )
@@ -240,6 +252,26 @@ def _window_us(load: _Load) -> tuple[dict[str, float], float]:
     after = load.counters.host_seconds
     phase_us = {phase: (after[phase] - before[phase]) / _WINDOW_STEPS * 1e6 for phase in PHASES}
     return phase_us, (load.cpu_s - before_s) / _WINDOW_STEPS * 1e6
+
+
+@contextmanager
+def _watched_collection() -> Iterator[list[list[float]]]:
+    """How long each collection of garbage takes inside, in seconds, by generation."""
+    pauses_s: list[list[float]] = [[], [], []]
+    begin_s = 0.0
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal begin_s
+        if phase == "start":
+            begin_s = time.perf_counter()
+        else:
+            pauses_s[info["generation"]].append(time.perf_counter() - begin_s)
+
+    gc.callbacks.append(note)
+    try:
+        yield pauses_s
+    finally:
+        gc.callbacks.remove(note)
 
 
 def _text_us(load: _Load, tokenizer: Tokenizer) -> float:
