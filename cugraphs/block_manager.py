@@ -10,10 +10,10 @@ CuPy.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 
 import numpy as np
 
@@ -23,21 +23,13 @@ SCRATCH_BLOCK = 0  # dead rows point at it; it is never given out
 HASH_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """What a registered block holds: its own tokens, after those of the block before it."""
-
-    digest: bytes
-    tokens: bytes
-
-
 class BlockManager:
     """Hands out blocks of ``block_size`` tokens and takes them back.
 
     Attributes:
         tables: int32 [slots, max_blocks]; each slot's blocks in token order, then zeros.
-        counts: int32 [slots]; blocks of each slot.
-        capacities: int32 [slots]; tokens that those have room for.
+        counts: int64 [slots]; blocks of each slot.
+        capacities: int64 [slots]; tokens that those have room for.
     """
 
     def __init__(
@@ -78,13 +70,17 @@ class BlockManager:
         """Take back every block, and know no prefix; what was so far may be left halfway."""
         num_slots = len(self.tables)
         self.tables[:] = 0
-        self.counts = np.zeros(num_slots, np.int32)
-        self.capacities = np.zeros(num_slots, np.int32)
+        self.counts = np.zeros(num_slots, np.int64)
+        self.capacities = np.zeros(num_slots, np.int64)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
         self._fixed = [0] * num_slots  # of its first blocks: none is ever written again
-        self._free = deque(range(1, self.num_blocks))
+        self._free = np.arange(self.num_blocks - 1, 0, -1)  # the first `_num_free` are; a stack
+        self._num_free = len(self._free)
         self._users = np.zeros(self.num_blocks, np.int32)
-        self._prefixes: dict[int, _Prefix] = {}  # of registered blocks
+        # Of a registered block: the digest of all tokens up to its end, and its own; else nothing.
+        # Bytes in two lists, since Python's garbage collector has to follow any other container.
+        self._prefixes: list[bytes] = [b""] * self.num_blocks
+        self._tokens: list[bytes] = [b""] * self.num_blocks
         self._blocks: dict[bytes, int] = {}  # the registered block of each prefix
         self._unused: OrderedDict[int, None] = OrderedDict()  # hold a prefix; the oldest first
 
@@ -96,7 +92,7 @@ class BlockManager:
     @property
     def num_free(self) -> int:
         """Blocks that no sequence owns; some of them still hold a prefix."""
-        return len(self._free) + len(self._unused)
+        return self._num_free + len(self._unused)
 
     @property
     def num_cached(self) -> int:
@@ -122,7 +118,7 @@ class BlockManager:
             tokens = token_ids[begin : begin + self.block_size].tobytes()
             digest = _digest(digest, tokens)
             block = self._blocks.get(digest)
-            if block is None or self._prefixes[block].tokens != tokens:
+            if block is None or self._tokens[block] != tokens:
                 break
             found.append(block)
         return found
@@ -140,7 +136,7 @@ class BlockManager:
         """
         if not self._give(slot, num_tokens, prefix):
             return False
-        self._digests[slot] = [self._prefixes[block].digest for block in prefix]
+        self._digests[slot] = [self._prefixes[block] for block in prefix]
         self.num_cached_tokens += len(prefix) * self.block_size
         return True
 
@@ -172,23 +168,23 @@ class BlockManager:
         self.num_copied += rest > 0
         return [(table[num_full], int(self.tables[slot, num_full]))] if rest else []
 
-    def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array] | None:
+    def grow(self, slots: Array, num_tokens: Array) -> tuple[Array, Array, Array] | None:
         """Give sequences enough blocks for their tokens.
 
         Args:
-            slots: int32 [n]; none occurs twice.
-            num_tokens: int32 [n]; that each needs room for, in all.
+            slots: int64 [n]; none occurs twice.
+            num_tokens: int64 [n]; that each needs room for, in all.
 
         Returns:
-            Where entries were appended to ``tables``, as (slots, indices); None if too few blocks
-            are free for all of them, and then nothing changes.
+            Entries that were appended to ``tables``, as (slots, indices, blocks); None if too few
+            blocks are free for all of them, and then nothing changes.
         """
         short = (num_tokens > self.capacities.take(slots)).nonzero()[0]
         slots, num_tokens = slots.take(short), num_tokens.take(short)
         before = self.counts.take(slots)
         after = -(-num_tokens // self.block_size)
         missing = after - before
-        total = int(missing.sum())
+        total = sum(missing.tolist())
         if total > self.num_free:
             return None
         self._count(slots, after)
@@ -196,8 +192,9 @@ class BlockManager:
         if total > len(slots):  # some need more than one
             indices = np.concatenate([np.arange(*pair) for pair in zip(before, after, strict=True)])
             slots = slots.repeat(missing)
-        self.tables[slots, indices] = self._take(total)
-        return slots, indices
+        blocks = self._take(total)
+        self.tables[slots, indices] = blocks
+        return slots, indices, blocks
 
     def register(self, slot: int, token_ids: Array, num_computed: int) -> None:
         """Make the slot's full blocks known as prefixes, once a step has written them.
@@ -216,26 +213,24 @@ class BlockManager:
         if first == end:
             return
         self._fixed[slot] = max(self._fixed[slot], end)
-        digest = digests[-1] if first else b""
         held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
-        for index, block in enumerate(self.tables[slot, first:end].tolist()):
-            tokens = held[index * width : (index + 1) * width]
-            digest = _digest(digest, tokens)
-            digests.append(digest)
-            if digest not in self._blocks:
-                self._blocks[digest] = block
-                self._prefixes[block] = _Prefix(digest, tokens)
+        tokens = [held[begin : begin + width] for begin in range(0, len(held), width)]
+        _, *new = accumulate(tokens, _digest, initial=digests[-1] if first else b"")
+        digests += new
+        blocks = self.tables[slot, first:end].tolist()
+        for digest, own_tokens, block in zip(new, tokens, blocks, strict=True):
+            if self._blocks.setdefault(digest, block) == block:
+                self._prefixes[block], self._tokens[block] = digest, own_tokens
 
     def free(self, slot: int) -> None:
         """Take back every block of a slot. What holds no prefix is given out again first."""
         table = self.tables[slot, : self.counts[slot]]
-        self._users[table] -= 1
+        blocks = table.astype(np.intp)
+        self._users[blocks] = users = self._users[blocks] - 1
         # The end of a prefix is evicted before its beginning, without which it is of no use.
-        for block in table[self._users[table] == 0][::-1].tolist():
-            if block in self._prefixes:
-                self._unused[block] = None
-            else:
-                self._free.append(block)
+        left = blocks[users == 0][::-1].tolist()
+        self._unused.update(dict.fromkeys([block for block in left if self._prefixes[block]]))
+        self._give_back([block for block in left if not self._prefixes[block]])
         table[:] = 0
         self._count(slot, 0)
         self._digests[slot] = []
@@ -256,10 +251,10 @@ class BlockManager:
             assert all(users[block] == 1 for block in writable), "blocks are lost or shared"
         assert users == self._users.tolist(), "blocks are lost or shared"
         used = [block for block, count in enumerate(users) if count]
-        everywhere = [*self._free, *self._unused, *used]
+        everywhere = [*self._free[: self._num_free].tolist(), *self._unused, *used]
         assert sorted(everywhere) == list(range(1, self.num_blocks)), "blocks are lost or shared"
-        assert {self._blocks[p.digest] for p in self._prefixes.values()} == set(self._prefixes)
-        assert set(self._unused) <= set(self._prefixes) and len(self._blocks) == len(self._prefixes)
+        registered = {digest: block for block, digest in enumerate(self._prefixes) if digest}
+        assert registered == self._blocks and set(self._unused) <= set(registered.values())
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
 
@@ -273,9 +268,10 @@ class BlockManager:
         for block in beginning:
             self._users[block] += 1
             self._unused.pop(block, None)
-        table = [*beginning, *self._take(missing)]
-        self.tables[slot, : len(table)] = table
-        self._count(slot, len(table))
+        count = len(beginning) + missing
+        self.tables[slot, : len(beginning)] = beginning
+        self.tables[slot, len(beginning) : count] = self._take(missing)
+        self._count(slot, count)
         self._fixed[slot] = len(beginning)
         return True
 
@@ -283,16 +279,30 @@ class BlockManager:
         self.counts[slots] = counts
         self.capacities[slots] = counts * self.block_size
 
-    def _take(self, count: int) -> list[int]:
+    def _take(self, count: int) -> Array:
         """Free blocks; the oldest unused prefixes are forgotten where there are no others."""
-        while len(self._free) < count:
-            block, _ = self._unused.popitem(last=False)
-            del self._blocks[self._prefixes.pop(block).digest]
-            self._free.append(block)
-            self.num_evicted += 1
-        taken = [self._free.popleft() for _ in range(count)]
+        if count > self._num_free:
+            self._evict(count - self._num_free)
+        self._num_free -= count
+        taken: Array = self._free[self._num_free : self._num_free + count][::-1].copy()
         self._users[taken] = 1
         return taken
+
+    def _evict(self, count: int) -> None:
+        """Forget the oldest unused prefixes."""
+        forgotten = []
+        for _ in range(count):
+            block, _ = self._unused.popitem(last=False)
+            del self._blocks[self._prefixes[block]]
+            self._prefixes[block] = self._tokens[block] = b""
+            forgotten.append(block)
+        self._give_back(forgotten)
+        self.num_evicted += count
+
+    def _give_back(self, blocks: list[int]) -> None:
+        """These are free and hold no prefix."""
+        self._free[self._num_free : self._num_free + len(blocks)] = blocks
+        self._num_free += len(blocks)
 
 
 def _digest(parent: bytes, tokens: bytes) -> bytes:

@@ -176,13 +176,17 @@ class BucketedStep:
                 :meth:`add_loops`.
 
         Returns:
-            The device's outputs, cut to the rows; of the last step.
+            The device's outputs, at the size of the rung; of the last step.
         """
         rung = self._rung(rows)
         outputs = self.executable(rung).run(
             {AXIS: rung}, on_device, num_steps=num_steps, until=until
         )
         self._count(rows, rung, num_steps, is_loop=until is not None)
+        return outputs
+
+    def cut(self, outputs: Mapping[str, Array], rows: int) -> dict[str, Array]:
+        """What :meth:`run` gave, cut to the rows of the batch."""
         extra = self._row_outputs
         return {n: a[: rows + extra[n]] if n in extra else a for n, a in outputs.items()}
 

@@ -58,7 +58,7 @@ _log = logging.getLogger("cugraphs")
 # pieces: Llama 3.2 1B 1.51 to 1.33 ms at 8 tokens, 2.09 to 1.99 at 128; Llama 3.1 8B 5.08 to 4.87
 # and 6.18 to 6.08. From 200 tokens on the padding of the 8B costs more than its launches.
 MAX_PIECE_TOKENS = 128
-NO_SLOTS: Array = np.zeros(0, np.int32)
+NO_SLOTS: Array = np.zeros(0, np.int64)
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
@@ -340,8 +340,8 @@ class ModelRunner:
         mixed step. All that differs from row to row is what the slots' state says.
 
         Args:
-            decode_slots: int32 [n]; sequences that compute their newest token and sample another.
-            positions: int32 [n]; where the (first) sampled tokens will stand.
+            decode_slots: int64 [n]; sequences that compute their newest token and sample another.
+            positions: int64 [n]; where the (first) sampled tokens will stand.
             chunks: of prompts, behind those.
             num_steps: how many, one after the other; for more than ``max_rows`` rows, 1.
             wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
@@ -362,10 +362,6 @@ class ModelRunner:
             tickets = self._queue_decode(decode_slots, num_steps, reads=reads)
         else:
             tickets = [self._queue_in_parts(decode_slots, reads=reads)]
-        self.mirror.advance(decode_slots, positions, num_steps)
-        for chunk in chunks:
-            if chunk.samples:
-                self.mirror.advance_chunk(chunk)
         return tickets
 
     def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
@@ -416,8 +412,8 @@ class ModelRunner:
             return self.run_mixed(chunks)
         for chunk in chunks:
             self.mirror.place(chunk)
-        slots = np.array([chunk.slot for chunk in chunks], np.int32)
-        positions = np.array([chunk.start + 1 for chunk in chunks], np.int32)
+        slots = np.array([chunk.slot for chunk in chunks], np.int64)
+        positions = np.array([chunk.start + 1 for chunk in chunks], np.int64)
         return self._run(slots, positions, ())
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
@@ -474,7 +470,7 @@ class ModelRunner:
         if num_steps > 1 and self.has_loops:
             loop, until = first, partial(self.ring.has_ended, first)
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
-        kept = [outputs] if reads else ()
+        kept = [self.decode.cut(outputs, rows)] if reads else ()
         return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
 
     def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ from cugraphs.kernel import Array
 from cugraphs.sequence import Sequence, SequenceSlots
 
 
-@dataclass(frozen=True)
-class ScheduledChunk:
+class ScheduledChunk(NamedTuple):
     """The tokens ``start`` to ``start + num_tokens - 1`` of a sequence, known and not computed."""
 
     sequence: Sequence
@@ -38,11 +36,11 @@ class ScheduledStep(NamedTuple):
     """What runs next.
 
     Args:
-        decode_slots: int32 [n]; the sequences that compute their newest token and sample another.
-        positions: int32 [n]; where those (first) sampled tokens will stand.
+        decode_slots: int64 [n]; the sequences that compute their newest token and sample another.
+        positions: int64 [n]; where those (first) sampled tokens will stand.
         chunks: of prompts, after those.
         num_steps: how often in a row; more than once only without chunks.
-        grown: the entries of the block tables that were appended for it, as (slots, indices).
+        grown: what was appended to the block tables for it, as (slots, indices, blocks).
         copies: blocks of the cache to copy before it, as (source, target).
     """
 
@@ -50,7 +48,7 @@ class ScheduledStep(NamedTuple):
     positions: Array
     chunks: list[ScheduledChunk]
     num_steps: int
-    grown: tuple[Array, Array]
+    grown: tuple[Array, Array, Array]
     copies: list[tuple[int, int]]
 
 
@@ -202,7 +200,7 @@ class Scheduler:
 
     def _grow_decode_rows(
         self, num_steps: int
-    ) -> tuple[Array, Array, tuple[Array, Array], int] | None:
+    ) -> tuple[Array, Array, tuple[Array, Array, Array], int] | None:
         """Give those that decode blocks for ``num_steps`` tokens, or if need be for one.
 
         None if blocks run out and a step is in flight: a sequence can be preempted only when all of
@@ -213,7 +211,7 @@ class Scheduler:
             # Who reaches its limit in a submitted step needs no other one.
             next_position = slots.num_computed + 1
             goes_on = slots.decodes & (next_position < slots.end_position)
-            rows = goes_on.nonzero()[0].astype(np.int32)
+            rows = goes_on.nonzero()[0]
             positions = next_position.take(rows)
             grown = self.blocks.grow(rows, self._ahead(rows, positions, num_steps))
             if grown is not None:

@@ -88,10 +88,10 @@ class SequenceSlots:
     Attributes:
         sequences: who is in each slot.
         token_ids: int32 [slots, longest]; prompt and answer of each.
-        num_tokens: int32 [slots]; of those, how many are known: all that were collected.
-        num_computed: int32 [slots]; tokens in the cache once all submitted steps have run.
-        num_written: int32 [slots]; tokens that the collected steps have put there.
-        end_position: int32 [slots]; tokens of prompt and answer at most.
+        num_tokens: int64 [slots]; of those, how many are known: all that were collected.
+        num_computed: int64 [slots]; tokens in the cache once all submitted steps have run.
+        num_written: int64 [slots]; tokens that the collected steps have put there.
+        end_position: int64 [slots]; tokens of prompt and answer at most.
         decodes: bool [slots]; whether the newest token, known or not, is all that must be computed.
         ended: bool [slots]; whether no token is wanted any more, of steps still to be collected.
         last_step: int64 [slots]; the last submitted step with a row of it.
@@ -102,10 +102,10 @@ class SequenceSlots:
         """All empty. The tokens take memory only as they are written."""
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
-        self.num_tokens = np.zeros(num_slots, np.int32)
-        self.num_computed = np.zeros(num_slots, np.int32)
-        self.num_written = np.zeros(num_slots, np.int32)
-        self.end_position = np.zeros(num_slots, np.int32)
+        self.num_tokens = np.zeros(num_slots, np.int64)
+        self.num_computed = np.zeros(num_slots, np.int64)
+        self.num_written = np.zeros(num_slots, np.int64)
+        self.end_position = np.zeros(num_slots, np.int64)
         self.decodes = np.zeros(num_slots, np.bool_)
         self.ended = np.zeros(num_slots, np.bool_)
         self.last_step = np.zeros(num_slots, np.int64)

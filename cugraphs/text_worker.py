@@ -29,8 +29,7 @@ Answer = tuple[Request, Completion]
 MAX_STEPS_BEHIND = 4  # of the text behind the steps, then those wait
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(NamedTuple):
     """A sequence that took a slot: the slot's tokens are its own from here on.
 
     Args:
@@ -67,9 +66,9 @@ class StepTokens(NamedTuple):
     """What a step has sampled.
 
     Args:
-        slots: int32 [n].
+        slots: int64 [n].
         token_ids: int32 [n].
-        positions: int32 [n]; where they stand in their sequences.
+        positions: int64 [n]; where they stand in their sequences.
         is_last: bool [n]; whether a token ends its sequence.
         time_s: when they were there.
         begun: sequences that took a slot since the last step.
