@@ -222,6 +222,13 @@ class BlockManager:
             if self._blocks.setdefault(digest, block) == block:
                 self._prefixes[block], self._tokens[block] = digest, own_tokens
 
+    def forget(self, slot: int) -> None:
+        """Let nobody find what the slot's blocks hold, from now on."""
+        for block in self.block_table(slot):
+            if digest := self._prefixes[block]:
+                del self._blocks[digest]
+                self._prefixes[block] = self._tokens[block] = b""
+
     def free(self, slot: int) -> None:
         """Take back every block of a slot. What holds no prefix is given out again first."""
         table = self.tables[slot, : self.counts[slot]]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTERS = {
     "requests_finished": "Requests that have ended.",
+    "requests_failed": "Requests that have ended with an error.",
     "steps": "Steps that ran.",
     "prompt_tokens": "Prompt tokens computed.",
     "generated_tokens": "Tokens sampled.",

@@ -193,6 +193,8 @@ class Scheduler:
         if sequence.slot < 0:
             self.waiting.remove(sequence)
             return
+        if sequence.failed:
+            self.blocks.forget(sequence.slot)
         self._stop_running(sequence)
         self.slots.ended[sequence.slot] = True
         self._leaving.append(sequence)
@@ -320,7 +322,8 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         written = int(self.slots.num_written[slot])
-        self.blocks.register(slot, self.slots.token_ids[slot], written)
+        if not sequence.failed:
+            self.blocks.register(slot, self.slots.token_ids[slot], written)
         self.blocks.free(slot)
         self.slots.empty(slot)
         self._free_slots.append(slot)

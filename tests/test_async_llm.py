@@ -96,7 +96,7 @@ def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing(folder, turns):
                 with pytest.raises(asyncio.CancelledError):
                     await task
             output = await asyncio.wait_for(llm.complete("The quick", GREEDY), 60)
-            while llm._listeners or llm.stats().requests_running:
+            while llm._steps.listeners or llm.stats().requests_running:
                 await asyncio.sleep(0.001)
             assert llm.stats().kv_blocks_used == 0
             return output
