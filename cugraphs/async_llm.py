@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cugraphs.engine import Engine
 from cugraphs.llm import LLM, Message, Prompt
@@ -24,6 +24,9 @@ from cugraphs.outputs import RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.statistics import EngineStats
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
 
 _Call = Callable[[bool], None]  # done by the thread; told whether it is too late
 
@@ -224,6 +227,10 @@ class AsyncLLM:
     def stats(self) -> EngineStats:
         """Counters of the engine."""
         return self.llm.stats()
+
+    def export_metrics(self, registry: CollectorRegistry | None = None) -> None:
+        """Register counters and times with prometheus-client, as ``LLM.export_metrics``."""
+        self.llm.export_metrics(registry)
 
     async def close(self) -> None:
         """Abort what still runs, and end the thread. One that nobody holds any more ends too."""

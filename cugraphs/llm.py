@@ -197,7 +197,7 @@ class LLM:
             RuntimeError: it is not installed.
             ValueError: the registry has an engine's metrics already.
         """
-        EngineMetrics(self.engine.stats, self.engine.on_finished, registry)
+        EngineMetrics(self.engine, registry)
 
     def generate(
         self,
