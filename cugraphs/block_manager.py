@@ -99,6 +99,11 @@ class BlockManager:
         """Blocks that hold a prefix and that no sequence owns."""
         return len(self._unused)
 
+    @property
+    def num_prefixes(self) -> int:
+        """Blocks that hold a prefix, whether a sequence owns them or not."""
+        return len(self._blocks)
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that ``num_tokens`` tokens need."""
         return -(-num_tokens // self.block_size)
