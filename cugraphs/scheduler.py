@@ -320,8 +320,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         written = int(self.slots.num_written[slot])
-        self.blocks.register(slot, self.slots.token_ids[slot], written)
-        self.blocks.free(slot)
+        self.blocks.free(slot, self.slots.token_ids[slot], written)
         self.slots.empty(slot)
         self._free_slots.append(slot)
 

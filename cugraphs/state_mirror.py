@@ -8,6 +8,7 @@ these three it sends whatever is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -52,11 +53,13 @@ class StateMirror:
         self.fields = state.views(self._words)
         self._widest_stop_ids = 0  # entries of stop_ids that any sequence has used
         *names, _, _ = _SlotWords._fields
-        types = [(name, self.fields[name].dtype) for name in names]
-        self._slot = np.zeros(1, [*types, ("seed_low", np.uint32), ("seed_high", np.uint32)])
-        seeds = state.first_word("seeds")
-        self._slot_words = np.array([*map(state.first_word, names), seeds, seeds + 1])
-        self._slot_strides = np.array([1] * len(names) + [2, 2])
+        # Of each slot: where the words are that a new sequence sets; and how they are packed.
+        slots, seeds = np.arange(state.num_slots), state.first_word("seeds")
+        starts = [state.first_word(name) + slots for name in names]
+        starts += [seeds + 2 * slots, seeds + 2 * slots + 1]
+        self._slot_words = np.stack(starts, axis=1)
+        codes = [self.fields[name].dtype.char for name in names]
+        self._pack = Struct("=" + "".join(codes) + "II").pack
         self.start_over()
 
     def start_over(self) -> None:
@@ -66,7 +69,7 @@ class StateMirror:
             self.fields[name][:] = -1
         self._changed: list[Array] = []  # the places of words, int64; one may come several times
         # How many entries of each list hold something, by slot. Most use few of many.
-        self._lengths = {name: np.zeros(self._state.num_slots, np.int64) for name in _NOTHING}
+        self._lengths = {name: [0] * self._state.num_slots for name in _NOTHING}
 
     @property
     def num_changes(self) -> int:
@@ -132,7 +135,7 @@ class StateMirror:
         """
         penalties = (params.presence_penalty, params.frequency_penalty)
         penalised = any(penalties) or params.repetition_penalty != 1
-        self._slot[0] = _SlotWords(
+        values = _SlotWords(
             done=0,
             end_position=end_position,
             num_logprobs=-1 if params.logprobs is None else params.logprobs,
@@ -149,8 +152,8 @@ class StateMirror:
             seed_low=seed & 0xFFFFFFFF,
             seed_high=seed >> 32,
         )
-        words = self._slot_words + self._slot_strides * slot
-        self._write(words, self._slot.view(np.int32))
+        words = self._slot_words[slot]
+        self._write(words, np.frombuffer(self._pack(*values), np.int32))
         self._changed.append(words[:1])  # "done", which the steps move
         bias = params.logit_bias or {}
         self._set_list("bias_ids", slot, list(bias.keys()))
@@ -204,14 +207,15 @@ class StateMirror:
 
     def _set_list(self, name: str, slot: int, values: Sequence[float] | Array) -> None:
         """Write the beginning of a list, and nothing behind it."""
-        lengths, field = self._lengths[name], self.fields[name]
-        count = max(len(values), int(lengths[slot]))
-        lengths[slot] = len(values)
-        if count:
-            row = np.full(count, _NOTHING[name], field.dtype)
-            row[: len(values)] = values
-            first = self._state.first_word(name) + slot * field.shape[1]
-            self._write(np.arange(first, first + count), row.view(np.int32))
+        lengths = self._lengths[name]
+        count = max(len(values), lengths[slot])
+        if not count:
+            return
+        lengths[slot], field = len(values), self.fields[name]
+        row = np.full(count, _NOTHING[name], field.dtype)
+        row[: len(values)] = values
+        first = self._state.first_word(name) + slot * field.shape[1]
+        self._write(np.arange(first, first + count), row.view(np.int32))
 
     def _write(self, words: Array, values: Array) -> None:
         """Write words, int64 [n], and note which of them differ from before."""

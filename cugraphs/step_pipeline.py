@@ -252,7 +252,7 @@ class StepPipeline:
         if rows is None and step.wants_logprobs:
             rows = np.arange(len(slots))
         if self.scheduler.has_leaving:
-            wanted = ~running.ended.take(slots)
+            wanted = (~running.ended.take(slots)).nonzero()[0]
             slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
             rows = None if rows is None else rows[wanted]
         self._check_numbers(slots, positions, token_ids)
