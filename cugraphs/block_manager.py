@@ -27,7 +27,6 @@ class BlockManager:
     Attributes:
         tables: int32 [slots, max_blocks]; each slot's blocks in token order, then zeros.
         counts: int64 [slots]; blocks of each slot.
-        capacities: int64 [slots]; tokens that those have room for.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class BlockManager:
         num_slots = len(self.tables)
         self.tables[:] = 0
         self.counts = np.zeros(num_slots, np.int64)
-        self.capacities = np.zeros(num_slots, np.int64)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
         self._fixed = [0] * num_slots  # of its first blocks: none is ever written again
         self._free = np.arange(self.num_blocks - 1, 0, -1)  # the first `_num_free` are; a stack
@@ -161,7 +159,7 @@ class BlockManager:
             Entries that were appended to ``tables``, as (slots, indices, blocks); None if too few
             blocks are free for all of them, and then nothing changes.
         """
-        short = (num_tokens > self.capacities.take(slots)).nonzero()[0]
+        short = (num_tokens > self.counts.take(slots) * self.block_size).nonzero()[0]
         slots, num_tokens = slots.take(short), num_tokens.take(short)
         before = self.counts.take(slots)
         after = -(-num_tokens // self.block_size)
@@ -169,7 +167,7 @@ class BlockManager:
         total = sum(missing.tolist())
         if total > self.num_free:
             return None
-        self._count(slots, after)
+        self.counts[slots] = after
         indices = before
         if total > len(slots):  # some need more than one
             indices = np.concatenate([np.arange(*pair) for pair in zip(before, after, strict=True)])
@@ -227,7 +225,7 @@ class BlockManager:
         # The end of a prefix is evicted before its beginning, without which it is of no use.
         self._give_back(self._prefixes.rest(blocks[unowned][::-1].tolist()))
         table[:] = 0
-        self._count(slot, 0)
+        self.counts[slot] = 0
         self._digests[slot] = []
         self._fixed[slot] = 0
 
@@ -267,13 +265,9 @@ class BlockManager:
         count = len(beginning) + missing
         self.tables[slot, : len(beginning)] = beginning
         self.tables[slot, len(beginning) : count] = self._take(missing)
-        self._count(slot, count)
+        self.counts[slot] = count
         self._fixed[slot] = len(beginning)
         return True
-
-    def _count(self, slots: int | Array, counts: int | Array) -> None:
-        self.counts[slots] = counts
-        self.capacities[slots] = counts * self.block_size
 
     def _take(self, count: int) -> Array:
         """Free blocks; the oldest unused prefixes are forgotten where there are no others."""

@@ -150,7 +150,9 @@ class Scheduler:
         if found is None:
             return None
         rows, positions, grown, num_steps = found
-        chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
+        chunks: list[ScheduledChunk] = []
+        if self.could_join:
+            chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
         if not chunks and not len(rows):
             return None
         copies, self._copies = self._copies, []

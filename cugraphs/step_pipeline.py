@@ -151,7 +151,8 @@ class StepPipeline:
         else:
             rows, first = scheduled.decode_slots, scheduled.positions
             for i, ticket in enumerate(tickets):
-                self._in_flight.append(_StepInFlight(ticket, rows, first + i, wants_logprobs))
+                positions = first + i if i else first
+                self._in_flight.append(_StepInFlight(ticket, rows, positions, wants_logprobs))
         self.scheduler.submit(scheduled)
         self._counters.end_phase("submit")
         return True
