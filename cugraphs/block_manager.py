@@ -10,17 +10,15 @@ CuPy.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import blake2b
-from itertools import accumulate
 
 import numpy as np
 
 from cugraphs.kernel import Array
+from cugraphs.prefix_cache import PrefixCache
 
 SCRATCH_BLOCK = 0  # dead rows point at it; it is never given out
-HASH_BYTES = 16
+NO_TOKENS: Array = np.zeros(0, np.int32)
 
 
 class BlockManager:
@@ -29,7 +27,6 @@ class BlockManager:
     Attributes:
         tables: int32 [slots, max_blocks]; each slot's blocks in token order, then zeros.
         counts: int64 [slots]; blocks of each slot.
-        capacities: int64 [slots]; tokens that those have room for.
     """
 
     def __init__(
@@ -71,18 +68,12 @@ class BlockManager:
         num_slots = len(self.tables)
         self.tables[:] = 0
         self.counts = np.zeros(num_slots, np.int64)
-        self.capacities = np.zeros(num_slots, np.int64)
         self._digests: list[list[bytes]] = [[] for _ in range(num_slots)]  # of its full blocks
         self._fixed = [0] * num_slots  # of its first blocks: none is ever written again
         self._free = np.arange(self.num_blocks - 1, 0, -1)  # the first `_num_free` are; a stack
         self._num_free = len(self._free)
         self._users = np.zeros(self.num_blocks, np.int32)
-        # Of a registered block: the digest of all tokens up to its end, and its own; else nothing.
-        # Bytes in two lists, since Python's garbage collector has to follow any other container.
-        self._prefixes: list[bytes] = [b""] * self.num_blocks
-        self._tokens: list[bytes] = [b""] * self.num_blocks
-        self._blocks: dict[bytes, int] = {}  # the registered block of each prefix
-        self._unused: OrderedDict[int, None] = OrderedDict()  # hold a prefix; the oldest first
+        self._prefixes = PrefixCache(self.num_blocks, self.block_size)
 
     @property
     def num_usable(self) -> int:
@@ -92,17 +83,17 @@ class BlockManager:
     @property
     def num_free(self) -> int:
         """Blocks that no sequence owns; some of them still hold a prefix."""
-        return self._num_free + len(self._unused)
+        return self._num_free + self._prefixes.num_unused
 
     @property
     def num_cached(self) -> int:
         """Blocks that hold a prefix and that no sequence owns."""
-        return len(self._unused)
+        return self._prefixes.num_unused
 
     @property
     def num_prefixes(self) -> int:
-        """Blocks that hold a prefix, whether a sequence owns them or not."""
-        return len(self._blocks)
+        """Blocks that are known to hold a prefix, whether a sequence owns them or not."""
+        return self._prefixes.num_known
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that ``num_tokens`` tokens need."""
@@ -115,18 +106,7 @@ class BlockManager:
 
     def cached_prefix(self, token_ids: Array) -> list[int]:
         """Registered blocks that hold the beginning of ``token_ids``, at most all but the last."""
-        if not self.prefix_caching:
-            return []
-        found: list[int] = []
-        digest = b""
-        for begin in range(0, len(token_ids) - self.block_size, self.block_size):
-            tokens = token_ids[begin : begin + self.block_size].tobytes()
-            digest = _digest(digest, tokens)
-            block = self._blocks.get(digest)
-            if block is None or self._tokens[block] != tokens:
-                break
-            found.append(block)
-        return found
+        return self._prefixes.find(token_ids) if self.prefix_caching else []
 
     def admit(self, slot: int, num_tokens: int, prefix: Sequence[int] = ()) -> bool:
         """Give a new sequence the blocks of its cached prefix, and free ones for the rest.
@@ -141,7 +121,7 @@ class BlockManager:
         """
         if not self._give(slot, num_tokens, prefix):
             return False
-        self._digests[slot] = [self._prefixes[block] for block in prefix]
+        self._digests[slot] = self._prefixes.digests(prefix)
         self.num_cached_tokens += len(prefix) * self.block_size
         return True
 
@@ -184,7 +164,7 @@ class BlockManager:
             Entries that were appended to ``tables``, as (slots, indices, blocks); None if too few
             blocks are free for all of them, and then nothing changes.
         """
-        short = (num_tokens > self.capacities.take(slots)).nonzero()[0]
+        short = (num_tokens > self.counts.take(slots) * self.block_size).nonzero()[0]
         slots, num_tokens = slots.take(short), num_tokens.take(short)
         before = self.counts.take(slots)
         after = -(-num_tokens // self.block_size)
@@ -192,7 +172,7 @@ class BlockManager:
         total = sum(missing.tolist())
         if total > self.num_free:
             return None
-        self._count(slots, after)
+        self.counts[slots] = after
         indices = before
         if total > len(slots):  # some need more than one
             indices = np.concatenate([np.arange(*pair) for pair in zip(before, after, strict=True)])
@@ -218,33 +198,43 @@ class BlockManager:
         if first == end:
             return
         self._fixed[slot] = max(self._fixed[slot], end)
-        held, width = token_ids[first * size : end * size].tobytes(), size * token_ids.itemsize
-        tokens = [held[begin : begin + width] for begin in range(0, len(held), width)]
-        _, *new = accumulate(tokens, _digest, initial=digests[-1] if first else b"")
-        digests += new
         blocks = self.tables[slot, first:end].tolist()
-        for digest, own_tokens, block in zip(new, tokens, blocks, strict=True):
-            if self._blocks.setdefault(digest, block) == block:
-                self._prefixes[block], self._tokens[block] = digest, own_tokens
+        tokens = token_ids[first * size : end * size].tobytes()
+        digests += self._prefixes.register(_last(digests), tokens, blocks)
 
     def forget(self, slot: int) -> None:
         """Let nobody find what the slot's blocks hold, from now on."""
-        for block in self.block_table(slot):
-            if digest := self._prefixes[block]:
-                del self._blocks[digest]
-                self._prefixes[block] = self._tokens[block] = b""
+        self._prefixes.forget(self.block_table(slot))
 
-    def free(self, slot: int) -> None:
-        """Take back every block of a slot. What holds no prefix is given out again first."""
-        table = self.tables[slot, : self.counts[slot]]
+    def free(self, slot: int, token_ids: Array = NO_TOKENS, num_computed: int = 0) -> None:
+        """Take back every block of a slot. What holds no prefix is given out again first.
+
+        Args:
+            slot: owns nothing afterwards.
+            token_ids: int32; its tokens, at least ``num_computed``.
+            num_computed: of them, those whose K and V are written. Their full blocks hold prefixes.
+        """
+        table, digests, size = (
+            self.tables[slot, : self.counts[slot]],
+            self._digests[slot],
+            self.block_size,
+        )
         blocks = table.astype(np.intp)
         self._users[blocks] = users = self._users[blocks] - 1
+        unowned = users == 0
+        first = len(digests)
+        end = num_computed // size if self.prefix_caching else first
+        if end > first:
+            if np.count_nonzero(unowned[first:end]) == end - first:
+                tokens = token_ids[first * size : end * size].tobytes()
+                self._prefixes.rest_tail(_last(digests), tokens, blocks[first:end].tolist())
+                unowned[first:end] = False
+            else:
+                self.register(slot, token_ids, num_computed)
         # The end of a prefix is evicted before its beginning, without which it is of no use.
-        left = blocks[users == 0][::-1].tolist()
-        self._unused.update(dict.fromkeys([block for block in left if self._prefixes[block]]))
-        self._give_back([block for block in left if not self._prefixes[block]])
+        self._give_back(self._prefixes.rest(blocks[unowned][::-1].tolist()))
         table[:] = 0
-        self._count(slot, 0)
+        self.counts[slot] = 0
         self._digests[slot] = []
         self._fixed[slot] = 0
 
@@ -263,53 +253,41 @@ class BlockManager:
             assert all(users[block] == 1 for block in writable), "blocks are lost or shared"
         assert users == self._users.tolist(), "blocks are lost or shared"
         used = [block for block, count in enumerate(users) if count]
-        everywhere = [*self._free[: self._num_free].tolist(), *self._unused, *used]
-        assert sorted(everywhere) == list(range(1, self.num_blocks)), "blocks are lost or shared"
-        registered = {digest: block for block, digest in enumerate(self._prefixes) if digest}
-        assert registered == self._blocks and set(self._unused) <= set(registered.values())
+        free = self._free[: self._num_free].tolist()
+        unused = [b for b in range(self.num_blocks) if self._prefixes.is_unused(b)]
+        everywhere = sorted([*free, *unused, *used])
+        assert everywhere == list(range(1, self.num_blocks)), "blocks are lost or shared"
+        self._prefixes.check_invariant(users)
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
 
     def _give(self, slot: int, num_tokens: int, beginning: Sequence[int]) -> bool:
         """Blocks with others' contents, then free ones; whether there were enough."""
         assert self.counts[slot] == 0, f"slot {slot} owns blocks already"
-        resting = sum(block in self._unused for block in beginning)  # no longer free then
+        resting = sum(map(self._prefixes.is_unused, beginning))  # no longer free then
         missing = self.blocks_for(num_tokens) - len(beginning)
         if missing > self.num_free - resting:
             return False
         for block in beginning:
             self._users[block] += 1
-            self._unused.pop(block, None)
+            self._prefixes.use(block)
         count = len(beginning) + missing
         self.tables[slot, : len(beginning)] = beginning
         self.tables[slot, len(beginning) : count] = self._take(missing)
-        self._count(slot, count)
+        self.counts[slot] = count
         self._fixed[slot] = len(beginning)
         return True
-
-    def _count(self, slots: int | Array, counts: int | Array) -> None:
-        self.counts[slots] = counts
-        self.capacities[slots] = counts * self.block_size
 
     def _take(self, count: int) -> Array:
         """Free blocks; the oldest unused prefixes are forgotten where there are no others."""
         if count > self._num_free:
-            self._evict(count - self._num_free)
+            missing = count - self._num_free
+            self._give_back(self._prefixes.evict(missing))
+            self.num_evicted += missing
         self._num_free -= count
         taken: Array = self._free[self._num_free : self._num_free + count][::-1].copy()
         self._users[taken] = 1
         return taken
-
-    def _evict(self, count: int) -> None:
-        """Forget the oldest unused prefixes."""
-        forgotten = []
-        for _ in range(count):
-            block, _ = self._unused.popitem(last=False)
-            del self._blocks[self._prefixes[block]]
-            self._prefixes[block] = self._tokens[block] = b""
-            forgotten.append(block)
-        self._give_back(forgotten)
-        self.num_evicted += count
 
     def _give_back(self, blocks: list[int]) -> None:
         """These are free and hold no prefix."""
@@ -317,6 +295,6 @@ class BlockManager:
         self._num_free += len(blocks)
 
 
-def _digest(parent: bytes, tokens: bytes) -> bytes:
-    """128 bits of the tokens of a block and, through its parent's, of all before it."""
-    return blake2b(parent + tokens, digest_size=HASH_BYTES).digest()
+def _last(digests: list[bytes]) -> bytes:
+    """Of all tokens that have one; empty where none has."""
+    return digests[-1] if digests else b""

@@ -205,12 +205,10 @@ class Executable:
         bound = self.bind(sizes)
         if self._debug:
             self._check_addresses()
-        given = [(bound.device_inputs[name], array) for name, array in (on_device or {}).items()]
-        if sum(target.shape == array.shape for target, array in given) < len(bound.device_inputs):
+        if on_device:
+            self._send_beside(on_device, bound)
+        else:
             self._staging.send(bound.input_bytes)
-        for target, array in given:
-            whole = target.shape == array.shape
-            self._device.copy(target if whole else target[: len(array)], array)
         if self._poison:
             self._device.poison(bound.outputs)
         if until is not None and bound.loop is not None:
@@ -222,6 +220,15 @@ class Executable:
         for _ in range(num_steps):
             _queue_all(bound.pieces)
         return bound.outputs
+
+    def _send_beside(self, on_device: Mapping[str, Array], bound: BoundProgram) -> None:
+        """Send the inputs, then copy arrays of the device over them; only these if they are all."""
+        given = [(bound.device_inputs[name], array) for name, array in on_device.items()]
+        if sum(target.shape == array.shape for target, array in given) < len(bound.device_inputs):
+            self._staging.send(bound.input_bytes)
+        for target, array in given:
+            whole = target.shape == array.shape
+            self._device.copy(target if whole else target[: len(array)], array)
 
     def _run_until(self, until: Callable[[], bool], bound: BoundProgram, sizes: Sizes) -> None:
         """Run steps one by one until the loop has ended; the host sees the device's memory."""

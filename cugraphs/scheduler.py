@@ -336,9 +336,10 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         written = int(self.slots.num_written[slot])
-        if not sequence.failed:
-            self.blocks.register(slot, self.slots.token_ids[slot], written)
-        self.blocks.free(slot)
+        if sequence.failed:
+            self.blocks.free(slot)
+        else:
+            self.blocks.free(slot, self.slots.token_ids[slot], written)
         self.slots.empty(slot)
         self._free_slots.append(slot)
 

@@ -8,6 +8,7 @@ these three it sends whatever is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from cugraphs.sequence_state import SequenceState
 from cugraphs.step_state import Chunk
 
 _MOVED_BY_STEPS = ("last_token", "num_computed", "done")
+_NO_LIMIT = np.iinfo(np.int64).max
 _NOTHING = {"bias_ids": -1, "bias_values": 0, "stop_ids": -1}  # entries of lists
 
 
@@ -52,11 +54,15 @@ class StateMirror:
         self.fields = state.views(self._words)
         self._widest_stop_ids = 0  # entries of stop_ids that any sequence has used
         *names, _, _ = _SlotWords._fields
-        types = [(name, self.fields[name].dtype) for name in names]
-        self._slot = np.zeros(1, [*types, ("seed_low", np.uint32), ("seed_high", np.uint32)])
-        seeds = state.first_word("seeds")
-        self._slot_words = np.array([*map(state.first_word, names), seeds, seeds + 1])
-        self._slot_strides = np.array([1] * len(names) + [2, 2])
+        slots, seeds = np.arange(state.num_slots), state.first_word("seeds")
+        width = self.fields["block_tables"].shape[1]
+        self._tables = state.first_word("block_tables") + slots * width  # where each one begins
+        # Of each slot: where the words are that a new sequence sets; and how they are packed.
+        starts = [state.first_word(name) + slots for name in names]
+        starts += [seeds + 2 * slots, seeds + 2 * slots + 1]
+        self._slot_words = np.stack(starts, axis=1)
+        codes = [self.fields[name].dtype.char for name in names]
+        self._pack = Struct("=" + "".join(codes) + "II").pack
         self.start_over()
 
     def start_over(self) -> None:
@@ -64,9 +70,11 @@ class StateMirror:
         self._words[:] = 0
         for name in ("stop_ids", "bias_ids", "num_logprobs"):
             self.fields[name][:] = -1
+        # Where the last token of each may stand: end_position is 0 where there is no limit.
+        self._last_positions = np.full(self._state.num_slots, _NO_LIMIT)
         self._changed: list[Array] = []  # the places of words, int64; one may come several times
         # How many entries of each list hold something, by slot. Most use few of many.
-        self._lengths = {name: np.zeros(self._state.num_slots, np.int64) for name in _NOTHING}
+        self._lengths = {name: [0] * self._state.num_slots for name in _NOTHING}
 
     @property
     def num_changes(self) -> int:
@@ -86,8 +94,7 @@ class StateMirror:
 
     def set_blocks(self, slots: Array, indices: Array, blocks: Array) -> None:
         """Write new entries of the block tables, int64 [n] each."""
-        width = self.fields["block_tables"].shape[1]
-        words = slots * width + (indices + self._state.first_word("block_tables"))
+        words = self._tables.take(slots) + indices
         self._words[words] = blocks
         self._changed.append(words)
 
@@ -132,7 +139,7 @@ class StateMirror:
         """
         penalties = (params.presence_penalty, params.frequency_penalty)
         penalised = any(penalties) or params.repetition_penalty != 1
-        self._slot[0] = _SlotWords(
+        values = _SlotWords(
             done=0,
             end_position=end_position,
             num_logprobs=-1 if params.logprobs is None else params.logprobs,
@@ -149,9 +156,10 @@ class StateMirror:
             seed_low=seed & 0xFFFFFFFF,
             seed_high=seed >> 32,
         )
-        words = self._slot_words + self._slot_strides * slot
-        self._write(words, self._slot.view(np.int32))
+        words = self._slot_words[slot]
+        self._write(words, np.frombuffer(self._pack(*values), np.int32))
         self._changed.append(words[:1])  # "done", which the steps move
+        self._last_positions[slot] = end_position - 1 if end_position else _NO_LIMIT
         bias = params.logit_bias or {}
         self._set_list("bias_ids", slot, list(bias.keys()))
         self._set_list("bias_values", slot, list(bias.values()))
@@ -165,8 +173,7 @@ class StateMirror:
         held = len(table) if table[first_zero] else first_zero
         row = np.zeros(max(len(blocks), held), np.int32)
         row[: len(blocks)] = blocks
-        first = self._state.first_word("block_tables") + slot * len(table)
-        self._write(np.arange(first, first + len(row)), row)
+        self._write(np.arange(len(row)) + self._tables[slot], row)
 
     def begin_chunk(self, chunk: Chunk) -> None:
         """Make the chunk's slot stand where the chunk begins."""
@@ -192,10 +199,7 @@ class StateMirror:
         Returns:
             bool [n].
         """
-        limits = self.fields["end_position"].take(slots)
-        ends: Array = positions + 1 >= limits
-        if np.count_nonzero(ends):
-            ends &= limits > 0
+        ends: Array = positions >= self._last_positions.take(slots)
         for index in range(self._widest_stop_ids):
             stops = self.fields["stop_ids"][:, index].take(slots) == token_ids
             if np.count_nonzero(stops):
@@ -204,14 +208,15 @@ class StateMirror:
 
     def _set_list(self, name: str, slot: int, values: Sequence[float] | Array) -> None:
         """Write the beginning of a list, and nothing behind it."""
-        lengths, field = self._lengths[name], self.fields[name]
-        count = max(len(values), int(lengths[slot]))
-        lengths[slot] = len(values)
-        if count:
-            row = np.full(count, _NOTHING[name], field.dtype)
-            row[: len(values)] = values
-            first = self._state.first_word(name) + slot * field.shape[1]
-            self._write(np.arange(first, first + count), row.view(np.int32))
+        lengths = self._lengths[name]
+        count = max(len(values), lengths[slot])
+        if not count:
+            return
+        lengths[slot], field = len(values), self.fields[name]
+        row = np.full(count, _NOTHING[name], field.dtype)
+        row[: len(values)] = values
+        first = self._state.first_word(name) + slot * field.shape[1]
+        self._write(np.arange(first, first + count), row.view(np.int32))
 
     def _write(self, words: Array, values: Array) -> None:
         """Write words, int64 [n], and note which of them differ from before."""

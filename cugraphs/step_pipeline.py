@@ -147,7 +147,8 @@ class StepPipeline:
         else:
             rows, first = scheduled.decode_slots, scheduled.positions
             for i, ticket in enumerate(tickets):
-                self._in_flight.append(_StepInFlight(ticket, rows, first + i, wants_logprobs))
+                positions = first + i if i else first
+                self._in_flight.append(_StepInFlight(ticket, rows, positions, wants_logprobs))
         self.scheduler.submit(scheduled)
         self._counters.end_phase("submit")
         return True
@@ -248,7 +249,7 @@ class StepPipeline:
         if rows is None and step.wants_logprobs:
             rows = np.arange(len(slots))
         if self.scheduler.has_leaving:
-            wanted = ~running.ended.take(slots)
+            wanted = (~running.ended.take(slots)).nonzero()[0]
             slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
             rows = None if rows is None else rows[wanted]
         is_last = self._runner.mirror.ends(slots, token_ids, positions)

@@ -299,12 +299,14 @@ def fill_mixed(
     What the inputs have room for beyond is dead. The token of a decode row is the newest that the
     state holds, -1 here.
     """
+    for name, dead in _DEAD.items():
+        inputs[name].fill(dead)
     rows = 0 if decode is None else len(decode.slots)
     starts, slots, tokens = (inputs[n] for n in ("query_start_loc", "slot_ids", "new_token_ids"))
     if decode is not None:
         starts[:rows] = inputs["logits_indices"][:rows] = np.arange(rows)
         slots[:rows] = inputs["row_ids"][:rows] = decode.slots
-        tokens[:rows] = inputs["target_ids"][:rows] = -1
+        tokens[:rows] = -1
         inputs["sample_positions"][:rows] = decode.sample_positions
         inputs["row_logprobs"][:rows] = decode.num_logprobs
     begin = logits = rows
@@ -319,13 +321,10 @@ def fill_mixed(
             inputs["logits_indices"][last] = end - 1
             inputs["row_ids"][last] = chunk.slot
             inputs["sample_positions"][last] = chunk.start + len(chunk.token_ids)
-            inputs["target_ids"][last] = -1
             inputs["row_logprobs"][last] = chunk.num_logprobs
         begin, logits = end, logits + chunk.num_logits
-    live = rows + len(chunks)
-    starts[live:], slots[live:], tokens[begin:] = begin, -1, 0
-    for name, dead in _DEAD_LOGITS_ROW.items():
-        inputs[name][logits:] = dead
+    starts[rows + len(chunks) :] = begin
+    tokens[begin:] = 0
 
 
 def _fill_targets(inputs: Mapping[str, Array], chunk: Chunk, begin: int, logits: int) -> None:
@@ -333,13 +332,12 @@ def _fill_targets(inputs: Mapping[str, Array], chunk: Chunk, begin: int, logits:
     targets = len(chunk.prompt_targets)
     known = slice(logits, logits + targets)
     inputs["logits_indices"][known] = range(begin, begin + targets)
-    inputs["row_ids"][known] = -1
-    inputs["sample_positions"][known] = 0
     inputs["target_ids"][known] = chunk.prompt_targets
     inputs["row_logprobs"][known] = chunk.num_prompt_logprobs
 
 
-_DEAD_LOGITS_ROW = {
+_DEAD = {  # what rows hold that nobody owns, and prompt tokens where nothing is sampled
+    "slot_ids": -1,
     "logits_indices": -1,
     "row_ids": -1,
     "sample_positions": 0,

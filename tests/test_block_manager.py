@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cugraphs import block_manager
+from cugraphs import prefix_cache
 from cugraphs.block_manager import SCRATCH_BLOCK, BlockManager
 
 
@@ -148,7 +148,7 @@ def test_without_prefix_caching_nothing_is_kept():
 
 def test_equal_hashes_of_other_tokens_do_not_match(monkeypatch):
     """128 bits do not collide by chance; where they are made to, the tokens tell."""
-    monkeypatch.setattr(block_manager, "_digest", lambda parent, tokens: b"same")
+    monkeypatch.setattr(prefix_cache, "_digest", lambda parent, tokens: b"same")
     blocks = make_blocks(9, block_size=2)
     computed(blocks, 0, [1, 2])
     assert len(blocks.cached_prefix(np.int32([1, 2, 9]))) == 1
