@@ -89,6 +89,8 @@ class Completion:
     def fail(self) -> None:
         """End it where it is, without what its text holds back: something went wrong."""
         self._end("error")
+        if self.logprobs is not None:
+            del self.logprobs[len(self.token_ids) :]
 
     def output(self) -> CompletionOutput:
         """The answer so far."""

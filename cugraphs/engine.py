@@ -251,6 +251,7 @@ class Engine:
             kv_blocks_cached=blocks.num_cached,
             captures=counts.captures,
             replays=dict(counts.replays),
+            loops=dict(counts.loops),
             eager_steps=dict(counts.eager_steps),
             padding_rows=counts.padding_rows,
             off_ladder_steps=counts.off_ladder_steps,

@@ -111,9 +111,13 @@ class EngineMetrics:
             yield CounterMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
         for name, text in _GAUGES.items():
             yield GaugeMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
-        replays: dict[str, float] = {str(rung): n for rung, n in stats.replays.items()}
+        replays, loops = (
+            {str(rung): float(count) for rung, count in counts.items()}
+            for counts in (stats.replays, stats.loops)
+        )
         by_label: tuple[tuple[str, str, str, dict[str, float]], ...] = (
             ("replays", "rung", "Replayed decode steps.", replays),
+            ("loops", "rung", "Launches of a captured loop over decode steps.", loops),
             ("eager_steps", "reason", "Steps that ran eagerly.", dict(stats.eager_steps)),
             ("host_seconds", "phase", "Time of the step's thread.", dict(stats.host_seconds)),
         )
