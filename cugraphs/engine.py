@@ -363,8 +363,9 @@ class Engine:
         self._to_abort.popleft()
 
     def _abort(self, request: Request) -> None:
-        self._text.drain()
-        self._take_results()
+        if not request.finished:
+            self._text.drain()
+            self._take_results()
         self._outputs = [o for o in self._outputs if o.request_id != request.request_id]
         if request not in self._requests:
             return

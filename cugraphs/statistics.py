@@ -19,7 +19,8 @@ class RequestTimes:
         time_per_output_token_s: mean over the tokens after the first, of all its samples; None
             where there are none.
         total_s: from its arrival until it ended.
-        cached_tokens: of its prompt, those found in the cache, over all samples.
+        cached_tokens: of its prompt, over all samples, those that were found in the cache or taken
+            from another sample.
     """
 
     queue_s: float | None
