@@ -213,7 +213,8 @@ class Engine:
             for completion in completions:
                 self._text.add(request, completion)
                 self.scheduler.add(completion.sequence)
-            self._pipeline.make_room()
+            if self.scheduler.could_join:
+                self._pipeline.make_room()
             return request
         except BaseException:
             self._requests.discard(request)
@@ -342,6 +343,8 @@ class Engine:
             if not sequence.ended:
                 sequence.failed = request.error is not None
                 self.scheduler.finish(sequence)
+                if self.scheduler.waiting:  # the device does not know that this one has ended
+                    self._pipeline.make_room()
             request.left.discard(completion)
         if request.finished and request in self._requests:
             self._requests.discard(request)
