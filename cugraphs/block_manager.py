@@ -90,6 +90,11 @@ class BlockManager:
         """Blocks that hold a prefix and that no sequence owns."""
         return self._prefixes.num_unused
 
+    @property
+    def num_prefixes(self) -> int:
+        """Blocks that are known to hold a prefix, whether a sequence owns them or not."""
+        return self._prefixes.num_known
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that ``num_tokens`` tokens need."""
         return -(-num_tokens // self.block_size)
@@ -196,6 +201,10 @@ class BlockManager:
         blocks = self.tables[slot, first:end].tolist()
         tokens = token_ids[first * size : end * size].tobytes()
         digests += self._prefixes.register(_last(digests), tokens, blocks)
+
+    def forget(self, slot: int) -> None:
+        """Let nobody find what the slot's blocks hold, from now on."""
+        self._prefixes.forget(self.block_table(slot))
 
     def free(self, slot: int, token_ids: Array = NO_TOKENS, num_computed: int = 0) -> None:
         """Take back every block of a slot. What holds no prefix is given out again first.

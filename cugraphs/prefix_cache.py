@@ -59,6 +59,11 @@ class PrefixCache:
         """Blocks that are kept and that nobody uses."""
         return self._num_unused
 
+    @property
+    def num_known(self) -> int:
+        """Blocks that can be found."""
+        return len(self._blocks)
+
     def find(self, token_ids: Array) -> list[int]:
         """Blocks that hold the beginning of ``token_ids``, int32 [n], at most all but the last."""
         size = self._block_size
@@ -107,6 +112,13 @@ class PrefixCache:
             if self._blocks.setdefault(digest, block) == block:
                 self._digests[block], self._tokens[block] = digest, own
         return digests
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Let nobody find these, which are used."""
+        for block in blocks:
+            if self._digests[block]:
+                del self._blocks[self._digests[block]]
+                self._digests[block] = self._tokens[block] = b""
 
     def rest(self, blocks: Sequence[int]) -> list[int]:
         """Keep what nobody uses any more, if it is registered.

@@ -107,6 +107,8 @@ class Scheduler:
         self._leaving: list[Sequence] = []  # ended, in steps that are not collected
         self._submitted = self._collected = 0  # numbers of steps
         self._copies: list[tuple[int, int]] = []  # of the step that is being scheduled
+        # Free blocks and known prefixes when whoever waits first was refused for want of blocks.
+        self._refused: tuple[int, int] | None = None
         for sequence in self.waiting:
             sequence.slot = -1
             sequence.holders.clear()
@@ -124,7 +126,11 @@ class Scheduler:
     @property
     def could_join(self) -> bool:
         """Whether a prompt waits that the next step might have room for."""
-        return bool(self._prefilling or (self.waiting and self._free_slots))
+        if self._prefilling or self._refused is None:
+            return bool(self._prefilling or (self.waiting and self._free_slots))
+        free, known = self._refused
+        has_more = self.blocks.num_free > free or self.blocks.num_prefixes > known
+        return bool(self.waiting and self._free_slots and has_more)
 
     def num_tokens(self, sequence: Sequence) -> int:
         """Tokens of prompt and answer that are known."""
@@ -133,6 +139,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
+        self._refused = None
         insort(self.waiting, sequence, key=_order)
 
     def schedule(self, num_steps: int = 1) -> ScheduledStep | None:
@@ -150,9 +157,9 @@ class Scheduler:
         if found is None:
             return None
         rows, positions, grown, num_steps = found
-        chunks: list[ScheduledChunk] = []
-        if self.could_join:
-            chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
+        # Steps that are queued behind a loop rely on it that nobody joins where nobody could.
+        budget = self.max_num_batched_tokens - len(rows)
+        chunks = self._prompt_chunks(budget) if self.could_join else []
         if not chunks and not len(rows):
             return None
         copies, self._copies = self._copies, []
@@ -166,6 +173,7 @@ class Scheduler:
         slots.num_computed[rows] = self._ahead(rows, step.positions, step.num_steps)
         slots.last_step[rows] = self._submitted
         for chunk in step.chunks:
+            self._refused = None  # a prompt that others wait for gets on
             slot = chunk.sequence.slot
             slots.num_computed[slot] += chunk.num_tokens
             slots.last_step[slot] = self._submitted
@@ -194,7 +202,10 @@ class Scheduler:
         sequence.ended = True
         if sequence.slot < 0:
             self.waiting.remove(sequence)
+            self._refused = None
             return
+        if sequence.failed:
+            self.blocks.forget(sequence.slot)
         self._stop_running(sequence)
         self.slots.ended[sequence.slot] = True
         self._leaving.append(sequence)
@@ -259,7 +270,10 @@ class Scheduler:
             if sequence.waits_for_leader:
                 continue
             room = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget
-            if not self._free_slots or not room or not self._admit(sequence):
+            if not self._free_slots or not room:
+                break
+            if not self._admit(sequence):
+                self._refused = self.blocks.num_free, self.blocks.num_prefixes
                 break
             take(sequence, is_new=True)
         return chunks
@@ -322,7 +336,10 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         written = int(self.slots.num_written[slot])
-        self.blocks.free(slot, self.slots.token_ids[slot], written)
+        if sequence.failed:
+            self.blocks.free(slot)
+        else:
+            self.blocks.free(slot, self.slots.token_ids[slot], written)
         self.slots.empty(slot)
         self._free_slots.append(slot)
 

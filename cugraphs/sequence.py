@@ -29,6 +29,7 @@ class Sequence:
         slot: its place among the running sequences, else -1.
         num_prompt_logprobs: prompt tokens whose log-probability is known; the first has none.
         ended: no token of it is wanted any more.
+        failed: something went wrong with it: nobody is to find what it has written in the cache.
         token_ids: int32; prompt and answer while it waits. While it runs its slot has them.
     """
 
@@ -45,6 +46,7 @@ class Sequence:
     slot: int = -1
     num_prompt_logprobs: int = 0
     ended: bool = False
+    failed: bool = False
     token_ids: Array = field(init=False)
 
     def __post_init__(self) -> None:

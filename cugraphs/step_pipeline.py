@@ -81,11 +81,7 @@ class StepPipeline:
         self._begun: list[Begun] = []  # sequences that took a slot since the last tokens
 
     def step(self) -> None:
-        """Submit what there is to do, and collect the oldest step.
-
-        Raises:
-            FloatingPointError: the logits of a sequence hold NaN or infinity.
-        """
+        """Submit what there is to do, and collect the oldest step."""
         while True:
             while self._may_submit() and self._submit():
                 pass
@@ -256,8 +252,9 @@ class StepPipeline:
             wanted = (~running.ended.take(slots)).nonzero()[0]
             slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
             rows = None if rows is None else rows[wanted]
-        self._check_numbers(slots, positions, token_ids)
         is_last = self._runner.mirror.ends(slots, token_ids, positions)
+        if len(token_ids) and token_ids[token_ids.argmin()] < 0:
+            is_last |= self._fail(slots, token_ids)
         # An interrupt from here on is made good: who has taken a token does not take it again.
         self._give(
             StepTokens(
@@ -322,21 +319,20 @@ class StepPipeline:
         sequence, stop = chunk.sequence, chunk.start + chunk.num_tokens
         slots = self.scheduler.slots
         slots.num_written[sequence.slot] = stop
-        self.scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
+        if not sequence.failed:
+            self.scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
         if sequence.wants_prompt_logprobs:
             known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
         self._counters.prompt_tokens += chunk.num_tokens
 
-    def _check_numbers(self, slots: Array, positions: Array, token_ids: Array) -> None:
-        index = int(token_ids.argmin()) if len(token_ids) else -1
-        if index >= 0 and token_ids[index] < 0:
-            assert token_ids[index] != DEAD, "the row of a sequence that runs was dead"
-            raise FloatingPointError(
-                f"Engine: the logits of request {self._sequence(slots[index]).request_id} at "
-                f"position {positions[index]} hold NaN or infinity, expected numbers; the weights "
-                "are damaged, or the activations overflow in this dtype"
-            )
+    def _fail(self, slots: Array, token_ids: Array) -> Array:
+        """Mark the sequences whose logits were no numbers, which the device has ended: bool [n]."""
+        assert token_ids.min() > DEAD, "the row of a sequence that runs was dead"
+        failed: Array = token_ids < 0
+        for slot in slots[failed].tolist():
+            self._sequence(slot).failed = True
+        return failed
 
     def _sequence(self, slot: int) -> TokenSequence:
         sequence = self.scheduler.slots.sequences[slot]

@@ -128,6 +128,34 @@ def test_a_sequence_waits_for_blocks_of_all_its_prompt():
     assert run_step(scheduler) == [(0, 8)]  # and 2 does not overtake 1
 
 
+def test_steps_go_together_while_a_prompt_waits_for_blocks():
+    scheduler = make_scheduler(num_blocks=8, block_size=4)  # 7 blocks of 4 tokens
+    add(scheduler, make_sequence(0, 8, max_tokens=8), make_sequence(1, 24))
+    assert run_step(scheduler) == [(0, 8)]  # 1 needs six blocks, and five are free
+    assert run_step(scheduler) == [(0, 1)]  # nor does it begin as 0, which is known now
+    assert not scheduler.could_join
+    step = scheduler.schedule(4)
+    assert (step.num_steps, step.chunks) == (4, [])
+    scheduler.submit(step)
+    for _ in range(4):
+        collect(scheduler, step)
+    add(scheduler, make_sequence(2, 2, order=-1))  # which goes first, and for which there is room
+    assert scheduler.could_join
+    assert run_step(scheduler) == [(0, 1), (2, 2)]
+    scheduler.finish(scheduler.running[1])
+    assert run_step(scheduler) == [(0, 1)]  # its last token: all blocks are free again
+    assert scheduler.could_join
+    assert run_step(scheduler) == [(1, 16)]  # as many as a step takes
+
+
+def test_a_prompt_that_was_refused_joins_once_its_beginning_is_known():
+    scheduler = make_scheduler(num_blocks=8, block_size=4, tokens=6)
+    add(scheduler, make_sequence(0, 12, token=1), make_sequence(1, 18, token=1))
+    assert run_step(scheduler) == [(0, 6)]
+    assert run_step(scheduler) == [(0, 6)]  # four are free, and 1 needs five, but for a prefix
+    assert run_step(scheduler) == [(0, 1), (1, 5)]
+
+
 def test_rows_of_prompt_logprobs_are_limited():
     scheduler = make_scheduler(tokens=16, prompt_logits=8)
     add(scheduler, make_sequence(0, 20, params=WITH_PROMPT_LOGPROBS), make_sequence(1, 5))
@@ -267,6 +295,7 @@ class AnyTraffic(RuleBasedStateMachine):
             last = int(min(start + step.num_steps, slots.end_position[slot] - 1))
             assert last <= self.capacity(slot)
             self.write(slot, start, last)
+        self.nobody_waits_in_vain(step)
         self.scheduler.submit(step)
         self.in_flight.extend([step] * step.num_steps)
 
@@ -297,6 +326,15 @@ class AnyTraffic(RuleBasedStateMachine):
             others = [s for s in range(self.max_num_seqs) if s != slot]
             assert not any(block in self.blocks.block_table(s) for s in others)
             self.held.setdefault(block, {})[offset] = up_to_here
+
+    def nobody_waits_in_vain(self, step):
+        """Who is first of those that wait would have been taken, had there been room."""
+        scheduler = self.scheduler
+        left = self.max_tokens - len(step.decode_slots) - sum(c.num_tokens for c in step.chunks)
+        waiting = [s for s in scheduler.waiting if not s.waits_for_leader]
+        if waiting and scheduler._free_slots and left and not waiting[0].wants_prompt_logprobs:
+            needed = self.blocks.blocks_for(len(waiting[0].token_ids))
+            assert needed > self.blocks.num_free or step.num_steps > 1
 
     def check_limits(self, step, rows):
         taken = [*rows, *(chunk.sequence.slot for chunk in step.chunks)]
