@@ -270,7 +270,8 @@ class BlockManager:
             self._users[block] += 1
             self._prefixes.use(block)
         count = len(beginning) + missing
-        self.tables[slot, : len(beginning)] = beginning
+        if beginning:
+            self.tables[slot, : len(beginning)] = beginning
         self.tables[slot, len(beginning) : count] = self._take(missing)
         self.counts[slot] = count
         self._fixed[slot] = len(beginning)

@@ -207,9 +207,11 @@ class Scheduler:
         if sequence.failed:
             self.blocks.forget(sequence.slot)
         self._stop_running(sequence)
-        self.slots.ended[sequence.slot] = True
-        self._leaving.append(sequence)
-        self._release_leaving()
+        if self._is_in_flight(sequence):
+            self.slots.ended[sequence.slot] = True
+            self._leaving.append(sequence)
+        else:
+            self._release(sequence)
 
     def _grow_decode_rows(
         self, num_steps: int
@@ -326,12 +328,15 @@ class Scheduler:
 
     def _release_leaving(self) -> None:
         """Release the ended sequences that no step in flight has a row of."""
-        last_step = self.slots.last_step
-        gone = [s for s in self._leaving if last_step[s.slot] <= self._collected]
-        if gone:
-            self._leaving = [s for s in self._leaving if s not in gone]
-            for sequence in gone:
+        leaving, self._leaving = self._leaving, []
+        for sequence in leaving:
+            if self._is_in_flight(sequence):
+                self._leaving.append(sequence)
+            else:
                 self._release(sequence)
+
+    def _is_in_flight(self, sequence: Sequence) -> bool:
+        return bool(self.slots.last_step[sequence.slot] > self._collected)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
