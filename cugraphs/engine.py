@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from threading import get_ident
 
 import numpy as np
 
@@ -55,7 +57,7 @@ def steps_loop(step_loops: bool | None, num_steps: int) -> bool:
 
 
 class Engine:
-    """Continuous batching over one model runner."""
+    """Continuous batching over one model runner. For one thread at a time; others are refused."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Engine:
         self._requests: set[Request] = set()
         # What the next step returns, by id(): who takes it twice, after an interrupt, has it once.
         self._outputs: dict[int, RequestOutput] = {}
-        self._is_busy = False  # with a step or an abort
+        self._busy_thread: int | None = None  # that is within a step, an abort or an addition
         self._to_abort: deque[Request] = deque()
         self._counters = EngineCounters()
         self.on_finished: list[Callable[[RequestTimes], None]] = []  # for each request that ends
@@ -167,6 +169,7 @@ class Engine:
 
         Raises:
             ValueError: the prompt is empty or too long, or a token id is not the model's.
+            RuntimeError: another thread is within a call.
         """
         token_ids = params.truncate(prompt_token_ids, self._max_model_len - 1)
         self._check_prompt(token_ids, params)
@@ -210,17 +213,20 @@ class Engine:
         )
         self._next_request_id += 1
         try:
-            self._requests.add(request)
-            for completion in completions:
-                self._text.add(request, completion)
-                self.scheduler.add(completion.sequence)
-            if self.scheduler.could_join:
-                self._pipeline.make_room()
+            self._do_whole(partial(self._queue, request))
             return request
         except BaseException:
-            self._requests.discard(request)
-            self._start_over()
+            if request in self._requests:
+                self.abort(request)
             raise
+
+    def _queue(self, request: Request) -> None:
+        self._requests.add(request)
+        for completion in request.completions:
+            self._text.add(request, completion)
+            self.scheduler.add(completion.sequence)
+        if self.scheduler.could_join:
+            self._pipeline.make_room()
 
     def abort(self, request: Request) -> None:
         """Stop a request; no step returns any more of it. Within a step: after the step."""
@@ -272,11 +278,14 @@ class Engine:
         instruction, or an error takes the step back: all sequences are computed anew later, and
         no prefix is in the cache any more.
 
+        A request that fails, by logits that are no numbers or an error in making its text, ends
+        with finish_reason "error" and fails no other.
+
         Returns:
             Of requests that stream, what they gained; of others, everything once they have ended.
 
-        A request that fails, by logits that are no numbers or an error in making its text, ends
-        with finish_reason "error" and fails no other.
+        Raises:
+            RuntimeError: another thread is within a call; or the device failed.
         """
         self._abort_between_steps()
         self._do_whole(self._step)
@@ -295,15 +304,23 @@ class Engine:
             self._settle()
 
     def _do_whole(self, task: Callable[[], None]) -> None:
-        """Do it to its end, or start over; nobody aborts meanwhile."""
+        """Do it to its end, or start over; meanwhile nobody aborts and no other thread comes in."""
+        this = get_ident()
+        # No call between look and mark: no thread and no interrupt comes in there, without a lock.
+        before = self._busy_thread
+        if before is not None and before != this:
+            raise RuntimeError(
+                "Engine: another thread is within a call, expected one thread at a time; "
+                "AsyncLLM serves many callers at once"
+            )
         try:
-            self._is_busy = True
+            self._busy_thread = this
             task()
         except BaseException:
             self._start_over()
             raise
         finally:
-            self._is_busy = False
+            self._busy_thread = before
 
     def _start_over(self) -> None:
         """Undo the steps in flight, and whatever is left halfway: what the answers hold counts."""
@@ -360,7 +377,7 @@ class Engine:
 
     def _abort_between_steps(self) -> None:
         """Abort what is to be aborted, unless a step runs, which then does it at its end."""
-        while self._to_abort and not self._is_busy:
+        while self._to_abort and self._busy_thread is None:
             self._do_whole(self._abort_first)
 
     def _abort_first(self) -> None:

@@ -49,7 +49,10 @@ Message = Mapping[str, Any]
 
 
 class LLM:
-    """A Llama with its tokenizer: ``generate``, ``stream`` and ``chat``."""
+    """A Llama with its tokenizer: ``generate``, ``stream`` and ``chat``, from one thread at a time.
+
+    Another thread that comes meanwhile is refused: many callers at once take ``AsyncLLM``.
+    """
 
     def __init__(
         self,

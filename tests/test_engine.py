@@ -407,3 +407,52 @@ def test_time_per_output_token_by_hand():
     clock.end([4, 0, 4])
     clock.end_s = 19.0
     assert clock.times == RequestTimes(1.0, 3.0, 2.0, 9.0, 4)
+
+
+def test_one_thread_at_a_time(engine, monkeypatch):
+    """Another one that comes within a step is told so, and does no harm; it may abort."""
+    within, goes_on = threading.Event(), threading.Event()
+    collect = engine._runner.collect
+
+    def collects_slowly(ticket):
+        within.set()
+        assert goes_on.wait(20)
+        return collect(ticket)
+
+    kept, dropped = (engine.add_request([BOS, 40 + i], GREEDY) for i in range(2))
+    monkeypatch.setattr(engine._runner, "collect", collects_slowly)
+    thread = threading.Thread(target=run_all, args=(engine,))
+    thread.start()
+    try:
+        assert within.wait(20)
+        for call in (engine.step, lambda: engine.add_request([BOS, 50], GREEDY)):
+            with pytest.raises(RuntimeError, match="another thread is within a call, expected one"):
+                call()
+        engine.abort(dropped)  # which that thread does, after the step
+    finally:
+        goes_on.set()
+        thread.join(20)
+    assert len(kept.output().outputs[0].token_ids) == 5
+    assert dropped.output().outputs[0].finish_reason == "abort"
+    assert engine.stats().requests_finished == 2 and not engine.has_unfinished()
+    later = engine.add_request([BOS, 50], GREEDY)
+    run_all(engine)
+    assert len(later.output().outputs[0].token_ids) == 5
+
+
+def test_a_request_that_cannot_be_queued_leaves_nothing_behind(engine, monkeypatch):
+    other = engine.add_request([BOS, 40], GREEDY)
+    add, calls = engine.scheduler.add, []
+
+    def fails_at_the_second(sequence):
+        add(sequence)
+        calls.append(sequence)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.scheduler, "add", fails_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        engine.add_request([BOS, 41], dataclasses.replace(GREEDY, n=3))
+    assert engine.stats().requests_waiting == 1
+    run_all(engine)
+    assert len(other.output().outputs[0].token_ids) == 5
