@@ -86,7 +86,12 @@ class EngineMetrics:
         self._engine = weakref.ref(engine)
         registry = registry or prometheus_client.REGISTRY
         before = _of_registry.get(registry)
-        if before is not None and before._engine() is None:
+        if before is not None:
+            if before._engine() is not None:
+                raise ValueError(
+                    "metrics: the registry has the metrics of an engine that is still there, "
+                    "expected one engine a registry; give this one a CollectorRegistry of its own"
+                )
             # Not when that engine went: a finalizer may run while the registry holds its lock.
             for collector in (*before._times.values(), before):
                 registry.unregister(collector)

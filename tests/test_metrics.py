@@ -37,7 +37,7 @@ def test_scraped_values_are_the_engines(llm):
     assert value("time_to_first_token_seconds_count") == 2
     assert value("time_per_output_token_seconds_sum") > 0
     assert "cugraphs_steps_total" in prometheus_client.generate_latest(registry).decode()
-    with pytest.raises(ValueError, match="Duplicated timeseries"):
+    with pytest.raises(ValueError, match="of an engine that is still there, expected one"):
         llm.export_metrics(registry)
 
 
