@@ -1,0 +1,100 @@
+// attention_parts: the parts of rows that decode attention's blocks take, the longest rows' first
+//
+// A part is whole units of 64 tokens of a row, and the parts of a row differ by one unit at most. None is
+// longer than the smallest size with which there are no more than `limit` parts. One block: the warps
+// try sizes between two bounds, until these meet. Counts only, so it rounds nothing.
+#include "attend_row.cuh"
+
+constexpr int kThreads = 1024, kWarps = kThreads / 32;
+
+__device__ __forceinline__ int parts_of(int units, int size) { return (units + size - 1) / size; }
+
+__global__ void __launch_bounds__(kThreads, 1) attention_parts(
+    int* __restrict__ parts,     // [rows+spare, words]
+    int* __restrict__ arrivals,  // [rows, heads]
+    const int* row_ids,          // [rows]
+    const int* seq_lens,         // [rows]
+    int rows,
+    int all_parts,  // rows + spare
+    int heads,
+    int limit) {
+  extern __shared__ __align__(16) unsigned char smem[];
+  int* units = reinterpret_cast<int*>(smem);  // [rows]
+  int* ranks = units + rows;                  // [rows]: how many rows come before
+  int* places = ranks + rows;                 // [rows]: parts of rows before, by rank
+  __shared__ int longest, fits[kWarps], used;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  wait_for_previous_kernel();
+  if (rows <= kFewRows) let_next_kernel_start();
+  if (thread == 0) longest = 1;
+  __syncthreads();
+  for (int row = thread; row < rows; row += kThreads) {
+    units[row] = units_of(seq_lens[row]);
+    atomicMax(&longest, units[row]);
+  }
+  __syncthreads();
+
+  int low = 1, high = longest;  // the size is between them, both included
+  while (low < high) {
+    const auto tried_by = [&](int warp) { return low + (high - low) * warp / kWarps; };
+    const int size = tried_by(warp);
+    int count = 0;
+    for (int row = lane; row < rows; row += 32) count += parts_of(units[row], size);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) {
+      count += __shfl_xor_sync(0xffffffffu, count, offset);
+    }
+    if (lane == 0) fits[warp] = count <= limit;
+    __syncthreads();
+    const unsigned fitting = __ballot_sync(0xffffffffu, fits[lane]);
+    const int first = fitting ? __ffs(fitting) - 1 : kWarps;  // of the warps whose size is enough
+    const int too_small = first > 0 ? tried_by(first - 1) : low - 1;
+    if (first < kWarps) high = tried_by(first);
+    low = too_small + 1;
+    __syncthreads();
+  }
+  const int size = high;
+
+  for (int row = thread; row < rows; row += kThreads) {
+    int rank = 0;
+    for (int other = 0; other < rows; ++other) {
+      rank += units[other] > units[row] || (units[other] == units[row] && other < row);
+    }
+    ranks[row] = rank;
+    places[rank] = parts_of(units[row], size);
+  }
+  __syncthreads();
+  if (warp == 0) {  // each lane has some ranks one after the other
+    const int of_lane = (rows + 31) / 32;
+    const int first = min(lane * of_lane, rows), end = min(first + of_lane, rows);
+    int own = 0;
+    for (int rank = first; rank < end; ++rank) own += places[rank];
+    int before = own;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int more = __shfl_up_sync(0xffffffffu, before, offset);
+      if (lane >= offset) before += more;
+    }
+    if (lane == 31) used = before;
+    before -= own;
+    for (int rank = first; rank < end; ++rank) {
+      const int count = places[rank];
+      places[rank] = before;
+      before += count;
+    }
+  }
+  __syncthreads();
+
+  Part* list = reinterpret_cast<Part*>(parts);
+  for (int row = warp; row < rows; row += kWarps) {
+    const int all_units = units[row], count = parts_of(all_units, size);
+    const int length = seq_lens[row], slot = row_ids[row];
+    for (int i = lane; i < count; i += 32) {
+      const int begin = all_units * i / count * kUnitTokens;
+      const int end = min(all_units * (i + 1) / count * kUnitTokens, length);
+      list[places[ranks[row]] + i] = Part{row, slot, begin, end, i, count, {}};
+    }
+  }
+  for (int i = used + thread; i < all_parts; i += kThreads) list[i] = Part{-1, 0, 0, 0, 0, 0, {}};
+  for (int i = thread; i < rows * heads; i += kThreads) arrivals[i] = 0;
+}
