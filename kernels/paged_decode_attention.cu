@@ -12,7 +12,7 @@
 // alone, and gridDim.y blocks take the parts of a row by turns. The last block of a cut row to arrive
 // folds its parts together, in their order.
 #include "attend_row.cuh"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // sm_90a
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "attend_pieces.cuh"
 #endif
 

@@ -38,7 +38,7 @@ from cugraphs.kernel import (
     Operand,
 )
 from cugraphs.kernels.adjust_logits import adjust_logits
-from cugraphs.kernels.paged_cases import BLOCK_SIZE
+from cugraphs.kernels.paged_cases import BLOCK_SIZE, with_parts
 from cugraphs.testing import ORDERS, case_arrays
 
 Kernels = Mapping[str, Kernel]
@@ -294,13 +294,15 @@ def decode_rows_stand_alone(kernels: Kernels) -> None:
         for dtype in ("bfloat16", "float32"):
             case = _case(decode, name)
             attrs = {**case.attrs, "batch_invariant": True}
-            q, k_cache, v_cache, tables, row_ids, seq_lens = case_arrays(decode, case, dtype)
-            (whole,) = run(decode, [q, k_cache, v_cache, tables, row_ids, seq_lens], attrs)
+            _, q, k_cache, v_cache, tables, row_ids, seq_lens, _ = case_arrays(decode, case, dtype)
+            arrays = [q, k_cache, v_cache, tables, row_ids, seq_lens]
+            whole = run(decode, with_parts(arrays, batch_invariant=True), attrs)[0]
             for row in range(len(q)):
                 one = slice(row, row + 1)
                 given = [q[one], k_cache, v_cache, tables, row_ids[one], seq_lens[one]]
                 what = f"paged_decode_attention {name} {dtype} row {row}"
-                assert_same_bits(what, run(decode, given, attrs), [whole[one]])
+                found = run(decode, with_parts(given, batch_invariant=True), attrs)[:1]
+                assert_same_bits(what, found, [whole[one]])
 
 
 def blocks_may_lie_anywhere(name: str) -> Identity:
@@ -309,16 +311,15 @@ def blocks_may_lie_anywhere(name: str) -> Identity:
     def check(kernels: Kernels) -> None:
         kernel = kernels[name]
         for case in (_case(kernel, "block_edges"), _case(kernel, "long")):
-            q, k_cache, v_cache, tables, *rest = case_arrays(kernel, case, "float32")
-            moved_to = np.random.default_rng(1).permutation(len(k_cache))
+            names = [operand.name for operand in kernel.supplied]
+            arrays = dict(zip(names, case_arrays(kernel, case, "float32"), strict=True))
+            moved_to = np.random.default_rng(1).permutation(len(arrays["k_cache"]))
             came_from = np.argsort(moved_to)
-            moved = [k_cache[came_from], v_cache[came_from], moved_to[tables].astype(np.int32)]
-            expected = run(kernel, [q, k_cache, v_cache, tables, *rest], case.attrs)
-            assert_same_bits(
-                f"{name} {case.name} with its blocks moved",
-                run(kernel, [q, *moved, *rest], case.attrs),
-                expected,
-            )
+            moved = {cache: arrays[cache][came_from] for cache in ("k_cache", "v_cache")}
+            tables = {"block_tables": moved_to[arrays["block_tables"]].astype(np.int32)}
+            expected = run(kernel, [*arrays.values()], case.attrs)
+            found = run(kernel, [*{**arrays, **moved, **tables}.values()], case.attrs)
+            assert_same_bits(f"{name} {case.name} with its blocks moved", found, expected)
 
     check.__name__ = "blocks_may_lie_anywhere"
     return check
@@ -401,8 +402,8 @@ def prefill_rows_are_decode_rows(kernels: Kernels) -> None:
                 row_ids += [slot_ids[seq]] * (end - start)
                 lengths += range(seq_lens[seq] - (end - start) + 1, seq_lens[seq] + 1)
             given = [q[rows], *cache, np.array(row_ids, np.int32), np.array(lengths, np.int32)]
-            what = f"paged_prefill_attention {name} {dtype}"
-            assert_same_bits(what, [chunks[rows]], run(decode, given, case.attrs))
+            decoded = run(decode, with_parts(given, batch_invariant=True), case.attrs)[:1]
+            assert_same_bits(f"paged_prefill_attention {name} {dtype}", [chunks[rows]], decoded)
 
 
 # What common.cuh promises to any kernel, asked of it alone; {folder} holds that file.
@@ -583,7 +584,14 @@ def form_for_sm_90a_is_right(kernels: Kernels) -> None:
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
-        for name in ("apply_changes", "decode_rows", "mixed_rows", "advance", "loop_control")
+        for name in (
+            "apply_changes",
+            "decode_rows",
+            "mixed_rows",
+            "attention_parts",
+            "advance",
+            "loop_control",
+        )
     },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),

@@ -3,7 +3,7 @@
 from tiny_kernels import ACCUMULATE
 
 from cugraphs.kernel import Cost
-from cugraphs.kernels import ADD, LINEAR, PAGED_DECODE_ATTENTION, RMS_NORM
+from cugraphs.kernels import ADD, ATTENTION_PARTS, LINEAR, PAGED_DECODE_ATTENTION, RMS_NORM
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
