@@ -1,5 +1,5 @@
 // Attention of the query heads of one KV head to a run of tokens in the paged cache, by a block, on
-// sm_90a: fp16 and bf16, head_dim a multiple of 32, blocks of 16 tokens or a multiple.
+// sm_90a: fp16 and bf16, head_dim 64 or 128, blocks of 16 tokens or a multiple.
 //
 // What `Tiles` does, but 16 tokens of a head, which lie in one piece, are one copy: an H200 reads pieces
 // of 4 KiB faster than the same bytes asked for in rows or in vectors of 16 bytes. So they lie in shared memory
@@ -15,17 +15,18 @@ struct alignas(4 * kCount) Words {
   unsigned words[kCount];
 };
 
-// Each warp takes tiles of 16*kPieces tokens, the block's warps in turn. Its ring has kSlots places, which
-// hold a tile of K and one of V by turns; as soon as one has been used the copy engine fills it again.
+// Each warp takes tiles of 16 tokens, the block's warps in turn. Its ring has kPlaces places, which hold a
+// tile of K and one of V by turns; as soon as one has been used the copy engine fills it again.
 //
 // The order of columns of K and Q is of no account, as long as it is the same: lane l has every fourth
-// vector of tokens l/4 and l/4 + 8. Where the number of these is even, odd tokens take them in pairs the
-// other way round, so that two tokens lie in different banks; the queries in that order are rows 8 to 15
-// of Q's fragment, which 8 heads leave empty.
+// vector of tokens l/4 and l/4 + 8. Odd tokens take them in pairs the other way round, so that two tokens
+// lie in different banks; the queries in that order are rows 8 to 15 of Q's fragment, which 8 heads leave
+// empty.
 //
 // V.T's fragment has columns as rows: lane l has a run of columns, the same for all lanes with its l/4,
-// of the tokens 2*(l%4), the next, and 8 later; these four lanes wait for each other.
-template <typename T, int kHeadDim_, int kWarps_, int kSlots, int kPieces, int kBlocks_>
+// of the tokens 2*(l%4), the next, and 8 later. Odd lanes load the second half of these columns first, so
+// that two of such four lanes wait for each other and not all.
+template <typename T, int kHeadDim_, int kWarps_, int kPlaces, int kBlocks_>
 struct Pieces {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_;
@@ -34,18 +35,15 @@ struct Pieces {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocks = kBlocks_;  // on a multiprocessor, that registers must leave room for
 
-  static constexpr int kTileTokens = 16 * kPieces;
-  static constexpr int kPiece = 16 * kHeadDim;
-  static constexpr int kTile = kPieces * kPiece;
-  static constexpr int kRing = kSlots * kTile;  // of a warp
+  static constexpr int kTileTokens = 16;
+  static constexpr int kTile = kTileTokens * kHeadDim;
+  static constexpr int kRing = kPlaces * kTile;  // of a warp
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
-  static constexpr bool kKeysSwap = kKeyLoads % 2 == 0;
-  static constexpr int kColumns = kHeadDim / 8;             // of V, of a lane
-  static constexpr int kValueWidth = kColumns % 8 ? 4 : 8;  // of a load
-  static constexpr int kValueLoads = kColumns / kValueWidth;
+  static constexpr int kColumns = kHeadDim / 8;        // of V, of a lane
+  static constexpr int kValueWidth = kColumns / 2;  // of a load
   static constexpr int kSumsStride = kHeadDim + 4;
-  static_assert(kHeadDim % 32 == 0, "whole vectors for each lane");
+  static_assert(kHeadDim == 64 || kHeadDim == 128, "two loads of V's columns for each lane");
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
 
   // As Tiles::attend, but called once. Of the piece that holds token end - 1, later tokens are read but
@@ -67,50 +65,44 @@ struct Pieces {
     extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     T* ring = reinterpret_cast<T*>(smem) + warp * kRing;
-    const unsigned barriers = shared_address(smem + kWarps * kRing * 2) + warp * kSlots * 8;
+    const unsigned barriers = shared_address(smem + kWarps * kRing * 2) + warp * kPlaces * 8;
     const int all_tiles = (end - begin + kTileTokens - 1) / kTileTokens;
     const int tiles = (all_tiles - warp + kWarps - 1) / kWarps;  // of this warp
 
     // K and V of tile n are numbers 2*n and 2*n + 1 of what passes through the ring.
     const auto token_of = [&](int n) { return begin + (n * kWarps + warp) * kTileTokens; };
-    const auto tile_at = [&](int number) { return ring + number % kSlots * kTile; };
-    const auto barrier_of = [&](int number) { return barriers + number % kSlots * 8; };
+    const auto tile_at = [&](int number) { return ring + number % kPlaces * kTile; };
+    const auto barrier_of = [&](int number) { return barriers + number % kPlaces * 8; };
     const auto wait_for = [&](int number) {
-      mbarrier_wait(barrier_of(number), number / kSlots % 2);
+      mbarrier_wait(barrier_of(number), number / kPlaces % 2);
     };
-    // Pieces of the warp are counted through. After the last one of the part it comes again.
-    const auto token_of_piece = [&](int piece) {
-      return min(token_of(piece / kPieces) + piece % kPieces * 16, (end - 1) / 16 * 16);
+    const auto block_of = [&](int n) {
+      return n < tiles ? block_table[token_of(n) / block_size] : 0;
     };
-    const auto block_of = [&](int piece) {
-      return piece / kPieces < tiles ? block_table[token_of_piece(piece) / block_size] : 0;
-    };
-    int blocks = block_of(lane), later_blocks = block_of(lane + 32);  // a piece a lane
+    int blocks = block_of(lane), later_blocks = block_of(lane + 32);  // of a tile a lane
     // Called for all numbers in order.
     const auto copy = [&](int number) {
       const int n = number / 2;
       if (n >= tiles) return;
-      if (number > 0 && number % (64 / kPieces) == 0) {
+      if (number > 0 && number % 64 == 0) {
         blocks = later_blocks;
-        later_blocks = block_of(n * kPieces + 32 + lane);
+        later_blocks = block_of(n + 32 + lane);
       }
-      const int piece = n * kPieces + lane % kPieces;
-      const int block = __shfl_sync(0xffffffffu, blocks, piece % 32);
-      if (lane >= kPieces) return;
+      const int block = __shfl_sync(0xffffffffu, blocks, n % 32);
+      if (lane != 0) return;
       const long long head = static_cast<long long>(block) * kv_heads + kv_head;
       const T* from = (number % 2 ? v_cache : k_cache) +
-                      (head * block_size + token_of_piece(piece) % block_size) * kHeadDim;
-      mbarrier_arrive_expecting(barrier_of(number), kPiece * 2);
-      copy_bytes(
-          shared_address(tile_at(number) + lane * kPiece), from, kPiece * 2, barrier_of(number));
+                      (head * block_size + token_of(n) % block_size) * kHeadDim;
+      mbarrier_arrive_expecting(barrier_of(number), kTile * 2);
+      copy_bytes(shared_address(tile_at(number)), from, kTile * 2, barrier_of(number));
     };
     if (lane == 0) {
-      for (int slot = 0; slot < kSlots; ++slot) mbarrier_init(barrier_of(slot), kPieces);
+      for (int place = 0; place < kPlaces; ++place) mbarrier_init(barrier_of(place), 1);
       mbarrier_init_done();
     }
     __syncwarp();
 #pragma unroll
-    for (int number = 0; number < kSlots; ++number) copy(number);
+    for (int number = 0; number < kPlaces; ++number) copy(number);
 
     const int lane_row = lane / 4, lane_pair = lane % 4 * 2;  // in a fragment
     Words<4> queries[kKeyLoads];
@@ -126,45 +118,38 @@ struct Pieces {
 
     for (int n = 0; n < tiles; ++n) {
       wait_for(2 * n);
-      float scores[kPieces][2][4] = {};  // of tokens 0 to 7 and 8 to 15 of a piece
+      float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
+      const T* keys = tile_at(2 * n) + lane_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const T* keys = tile_at(2 * n) + piece * kPiece + lane_row * kHeadDim + lane % 4 * 8;
+      for (int j = 0; j < kKeyLoads; ++j) {
+        const Words<4>&first = queries[j], &second = queries[j ^ 1];
+        const int place = j ^ lane_row % 2;
 #pragma unroll
-        for (int j = 0; j < kKeyLoads; ++j) {
-          const Words<4>&first = queries[j], &second = queries[kKeysSwap ? j ^ 1 : j];
-          const int place = kKeysSwap ? j ^ lane_row % 2 : j;
+        for (int half = 0; half < 2; ++half) {
+          const auto loaded =
+              *reinterpret_cast<const Words<4>*>(keys + half * 8 * kHeadDim + place * 32);
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const auto loaded =
-                *reinterpret_cast<const Words<4>*>(keys + half * 8 * kHeadDim + place * 32);
-#pragma unroll
-            for (int w = 0; w < 4; w += 2) {
-              const unsigned a[4] = {first.words[w], second.words[w], first.words[w + 1],
-                                     second.words[w + 1]};
-              const unsigned b[2] = {loaded.words[w], loaded.words[w + 1]};
-              mma_m16n8k16<T>(scores[piece][half], a, b);
-            }
+          for (int w = 0; w < 4; w += 2) {
+            const unsigned a[4] = {first.words[w], second.words[w], first.words[w + 1],
+                                   second.words[w + 1]};
+            const unsigned b[2] = {loaded.words[w], loaded.words[w + 1]};
+            mma_m16n8k16<T>(scores[half], a, b);
           }
         }
       }
       __syncwarp();
-      copy(2 * n + kSlots);
+      copy(2 * n + kPlaces);
 
-      unsigned high[kPieces][2], low[kPieces][2];
+      unsigned high[2], low[2];
       float best = highest;
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
+      for (int j = 0; j < 2; ++j) {
+        scores[j][1] = scores[j][3];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if constexpr (kKeysSwap) scores[piece][j][1] = scores[piece][j][3];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int token = token_of(n) + piece * 16 + j * 8 + lane_pair + i;
-            float& score = scores[piece][j][i];
-            score = token < end ? __fmul_rn(score, scale_log2) : kLowest;
-            best = fmaxf(best, score);
-          }
+        for (int i = 0; i < 2; ++i) {
+          const int token = token_of(n) + j * 8 + lane_pair + i;
+          scores[j][i] = token < end ? __fmul_rn(scores[j][i], scale_log2) : kLowest;
+          best = fmaxf(best, scores[j][i]);
         }
       }
       best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
@@ -174,17 +159,14 @@ struct Pieces {
       highest = best;
       float added = 0.0f;
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
+      for (int j = 0; j < 2; ++j) {
+        float weights[2];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          float weights[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            weights[i] = exp2_for<T>(scores[piece][j][i] - best + kLargestWeightLog2<T>);
-            added += weights[i];
-          }
-          split_pair<T>(weights[0], weights[1], high[piece][j], low[piece][j]);
+        for (int i = 0; i < 2; ++i) {
+          weights[i] = exp2_for<T>(scores[j][i] - best + kLargestWeightLog2<T>);
+          added += weights[i];
         }
+        split_pair<T>(weights[0], weights[1], high[j], low[j]);
       }
       total = fmaf(total, keep, added);
       if (__any_sync(0xffffffffu, rescale)) {
@@ -208,33 +190,34 @@ struct Pieces {
         __syncwarp();
       }
       using Values = Words<kValueWidth / 2>;
+      const T* values = tile_at(2 * n + 1) + lane_pair * kHeadDim + lane_row * kColumns;
+      Values loaded[2][4];  // of tokens lane_pair, the next, and 8 later
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const T* values =
-            tile_at(2 * n + 1) + piece * kPiece + lane_pair * kHeadDim + lane_row * kColumns;
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int j = 0; j < kValueLoads; ++j) {
-          Values loaded[4];  // of tokens lane_pair, the next, and 8 later
+        for (int i = 0; i < 4; ++i) {
+          const int token = i / 2 * 8 + i % 2, column = (half ^ lane % 2) * kValueWidth;
+          loaded[half][i] = *reinterpret_cast<const Values*>(values + token * kHeadDim + column);
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int w = 0; w < kValueWidth / 2; ++w) {
+          unsigned of[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int token = i / 2 * 8 + i % 2;
-            loaded[i] =
-                *reinterpret_cast<const Values*>(values + token * kHeadDim + j * kValueWidth);
+            of[i] = lane % 2 ? loaded[half ^ 1][i].words[w] : loaded[half][i].words[w];
           }
-#pragma unroll
-          for (int w = 0; w < kValueWidth / 2; ++w) {
-            const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
-                                   __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
-                                   __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
-                                   __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
-            const int step = j * (kValueWidth / 2) + w;
-            mma_m16n8k16<T>(sums[step], a, high[piece]);
-            mma_m16n8k16<T>(sums[step], a, low[piece]);
-          }
+          const unsigned a[4] = {__byte_perm(of[0], of[1], 0x5410), __byte_perm(of[0], of[1], 0x7632),
+                                 __byte_perm(of[2], of[3], 0x5410), __byte_perm(of[2], of[3], 0x7632)};
+          const int step = half * (kValueWidth / 2) + w;
+          mma_m16n8k16<T>(sums[step], a, high);
+          mma_m16n8k16<T>(sums[step], a, low);
         }
       }
       __syncwarp();
-      copy(2 * n + 1 + kSlots);
+      copy(2 * n + 1 + kPlaces);
     }
 
     // Merge the warps, whose sums take the place of their rings.

@@ -1,8 +1,8 @@
 // attention_parts: the parts of rows that decode attention's blocks take, the longest rows' first
 //
-// A part is whole units of 64 tokens of a row, and the parts of a row differ by one unit at most. None is
-// longer than the smallest size with which there are no more than `limit` parts. One block: the warps
-// try sizes between two bounds, until these meet. Counts only, so it rounds nothing.
+// A part is whole units of 64 tokens of a row. A row that would give a KV head's block more work than
+// `blocks` equal shares of all work is cut into as few parts as do not, which differ by one unit at most.
+// Counts only, so it rounds nothing. One block, a thread a row.
 #include "attend_row.cuh"
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
@@ -17,44 +17,27 @@ __global__ void __launch_bounds__(kThreads, 1) attention_parts(
     int rows,
     int all_parts,  // rows + spare
     int heads,
-    int limit) {
+    int kv_heads,
+    int blocks) {
   extern __shared__ __align__(16) unsigned char smem[];
   int* units = reinterpret_cast<int*>(smem);  // [rows]
   int* ranks = units + rows;                  // [rows]: how many rows come before
   int* places = ranks + rows;                 // [rows]: parts of rows before, by rank
-  __shared__ int longest, fits[kWarps], used;
+  __shared__ unsigned long long all_units;
+  __shared__ int used;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   wait_for_previous_kernel();
   if (rows <= kFewRows) let_next_kernel_start();
-  if (thread == 0) longest = 1;
+  if (thread == 0) all_units = 0;
   __syncthreads();
   for (int row = thread; row < rows; row += kThreads) {
     units[row] = units_of(seq_lens[row]);
-    atomicMax(&longest, units[row]);
+    atomicAdd(&all_units, static_cast<unsigned long long>(units[row]));
   }
   __syncthreads();
 
-  int low = 1, high = longest;  // the size is between them, both included
-  while (low < high) {
-    const auto tried_by = [&](int warp) { return low + (high - low) * warp / kWarps; };
-    const int size = tried_by(warp);
-    int count = 0;
-    for (int row = lane; row < rows; row += 32) count += parts_of(units[row], size);
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) {
-      count += __shfl_xor_sync(0xffffffffu, count, offset);
-    }
-    if (lane == 0) fits[warp] = count <= limit;
-    __syncthreads();
-    const unsigned fitting = __ballot_sync(0xffffffffu, fits[lane]);
-    const int first = fitting ? __ffs(fitting) - 1 : kWarps;  // of the warps whose size is enough
-    const int too_small = first > 0 ? tried_by(first - 1) : low - 1;
-    if (first < kWarps) high = tried_by(first);
-    low = too_small + 1;
-    __syncthreads();
-  }
-  const int size = high;
-
+  // All units of all KV heads, shared out.
+  const int size = max(1, static_cast<int>((all_units * kv_heads + blocks - 1) / blocks));
   for (int row = thread; row < rows; row += kThreads) {
     int rank = 0;
     for (int other = 0; other < rows; ++other) {
