@@ -1,13 +1,11 @@
 // attention_parts: the parts of rows that decode attention's blocks take, the longest rows' first
 //
-// A part is whole units of 64 tokens of a row. A row that would give a KV head's block more work than
-// `blocks` equal shares of all work is cut into as few parts as do not, which differ by one unit at most.
-// Counts only, so it rounds nothing. One block, a thread a row.
+// A part is whole units of 64 tokens of a row. A row that would give a KV head's block more work than one of
+// whole_shares equal shares of all is cut into as few parts as give it no more than one of part_shares;
+// they differ by one unit at most. Counts only, so it rounds nothing. One block, a thread a row.
 #include "attend_row.cuh"
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
-
-__device__ __forceinline__ int parts_of(int units, int size) { return (units + size - 1) / size; }
 
 __global__ void __launch_bounds__(kThreads, 1) attention_parts(
     int* __restrict__ parts,     // [rows+spare, words]
@@ -18,7 +16,8 @@ __global__ void __launch_bounds__(kThreads, 1) attention_parts(
     int all_parts,  // rows + spare
     int heads,
     int kv_heads,
-    int blocks) {
+    int whole_shares,
+    int part_shares) {
   extern __shared__ __align__(16) unsigned char smem[];
   int* units = reinterpret_cast<int*>(smem);  // [rows]
   int* ranks = units + rows;                  // [rows]: how many rows come before
@@ -36,15 +35,18 @@ __global__ void __launch_bounds__(kThreads, 1) attention_parts(
   }
   __syncthreads();
 
-  // All units of all KV heads, shared out.
-  const int size = max(1, static_cast<int>((all_units * kv_heads + blocks - 1) / blocks));
+  const auto share_of = [&](int shares) {
+    return max(1, static_cast<int>((all_units * kv_heads + shares - 1) / shares));
+  };
+  const int longest = share_of(whole_shares), size = share_of(part_shares);
+  const auto parts_of = [&](int units) { return units > longest ? (units + size - 1) / size : 1; };
   for (int row = thread; row < rows; row += kThreads) {
     int rank = 0;
     for (int other = 0; other < rows; ++other) {
       rank += units[other] > units[row] || (units[other] == units[row] && other < row);
     }
     ranks[row] = rank;
-    places[rank] = parts_of(units[row], size);
+    places[rank] = parts_of(units[row]);
   }
   __syncthreads();
   if (warp == 0) {  // each lane has some ranks one after the other
@@ -70,11 +72,11 @@ __global__ void __launch_bounds__(kThreads, 1) attention_parts(
 
   Part* list = reinterpret_cast<Part*>(parts);
   for (int row = warp; row < rows; row += kWarps) {
-    const int all_units = units[row], count = parts_of(all_units, size);
+    const int own_units = units[row], count = parts_of(own_units);
     const int length = seq_lens[row], slot = row_ids[row];
     for (int i = lane; i < count; i += 32) {
-      const int begin = all_units * i / count * kUnitTokens;
-      const int end = min(all_units * (i + 1) / count * kUnitTokens, length);
+      const int begin = own_units * i / count * kUnitTokens;
+      const int end = min(own_units * (i + 1) / count * kUnitTokens, length);
       list[places[ranks[row]] + i] = Part{row, slot, begin, end, i, count, {}};
     }
   }

@@ -1,11 +1,10 @@
 """Parts of rows: what each block of decode attention takes, once a step for all layers.
 
-A row's K and V are read by one block for each KV head, unless that is more work than an equal share
-of all: then by several blocks, each of which takes a part of the row. To cut costs a few microseconds
-(whoever is last folds the parts together), so shares are those of somewhat fewer blocks than a GPU has
-multiprocessors. A part is whole units of 64 tokens, and the parts of a row differ by one unit at most.
-Long rows come first, so that short ones fill the gaps. With ``batch_invariant`` no row is cut here:
-attention cuts each by its own length.
+A row's K and V are read by one block for each KV head, unless they are more than a multiprocessor's
+share of all by far: then by several blocks, each of which takes a part of the row. (To cut costs a
+few microseconds, since whoever is last folds the parts together.) A part is whole units of 64
+tokens, and the parts of a row differ by one unit at most. Long rows come first, so that short ones
+fill the gaps. With ``batch_invariant`` no row is cut here: attention cuts each by its own length.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from .case_arrays import Make, int32
 
 UNIT_TOKENS = 64
 PART_WORDS = 8
-CUT_BLOCKS = (
-    120  # shares of all work, in terms of which a row is long; an H100 has 132 multiprocessors
-)
+# An H100 has 132 multiprocessors. A row is long if it is more than 1.4 shares of one of them, and
+# parts are 0.55 at most.
+WHOLE_SHARES = 94
+PART_SHARES = 240
 THREADS = 1024
 MAX_ROWS = 8192  # bounded by shared memory
 
 
 def most_parts(rows: int, kv_heads: int, batch_invariant: bool = False) -> int:
     """Parts that ``rows`` rows are cut into at most."""
-    return rows if batch_invariant else rows + CUT_BLOCKS // kv_heads
+    return rows if batch_invariant else rows + PART_SHARES // kv_heads
 
 
 def reference(
@@ -54,28 +54,35 @@ def reference(
         batch_invariant: no row is cut.
 
     Returns:
-        parts: int32 [rows+120, 8]; of each: row, slot, first token, token after the last one, index
+        parts: int32 [rows+240, 8]; of each: row, slot, first token, token after the last one, index
         and number of the row's parts, 0, 0. The parts of a row follow each other; row -1 after all.
         arrivals: int32 [rows, heads]; all 0.
     """
     rows = len(seq_lens)
-    parts = np.zeros((rows + CUT_BLOCKS, part_words), np.int32)
+    parts = np.zeros((rows + PART_SHARES, part_words), np.int32)
     parts[:, 0] = -1
-    shares = CUT_BLOCKS if not batch_invariant else 1
-    for place, (row, *part) in enumerate(cut_rows(seq_lens.tolist(), kv_heads, shares)):
+    cut = cut_rows(seq_lens.tolist(), kv_heads, *shares_of(batch_invariant))
+    for place, (row, *part) in enumerate(cut):
         parts[place, :6] = (row, row_ids[row], *part)
     return parts, np.zeros((rows, heads), np.int32)
 
 
+def shares_of(batch_invariant: bool) -> tuple[int, int]:
+    """Shares of all work, of which a row may be one to stay whole, and a part may be one."""
+    return (1, 1) if batch_invariant else (WHOLE_SHARES, PART_SHARES)
+
+
 def cut_rows(
-    seq_lens: Sequence[int], kv_heads: int, shares: int
+    seq_lens: Sequence[int], kv_heads: int, whole_shares: int, part_shares: int
 ) -> list[tuple[int, int, int, int, int]]:
     """``(row, begin, end, index, parts)`` of each part."""
     units = [-(-max(length, 1) // UNIT_TOKENS) for length in seq_lens]
-    size = max(-(-sum(units) * kv_heads // shares), 1)
+    longest, size = (
+        max(-(-sum(units) * kv_heads // shares), 1) for shares in (whole_shares, part_shares)
+    )
     found = []
     for row in sorted(range(len(units)), key=lambda row: -units[row]):
-        parts = -(-units[row] // size)
+        parts = -(-units[row] // size) if units[row] > longest else 1
         edges = [units[row] * i // parts * UNIT_TOKENS for i in range(parts)] + [seq_lens[row]]
         found += [(row, edges[i], edges[i + 1], i, parts) for i in range(parts)]
     return found
@@ -92,7 +99,7 @@ def cost(
 ) -> Cost:
     """Two words read for each row; each part and each count written once."""
     rows = axes["rows"]
-    return Cost(4 * (2 * rows + (rows + CUT_BLOCKS) * part_words + rows * heads), 0)
+    return Cost(4 * (2 * rows + (rows + PART_SHARES) * part_words + rows * heads), 0)
 
 
 def check(
@@ -123,7 +130,7 @@ def launches(
 ) -> tuple[Launch, ...]:
     """One block for all rows."""
     rows = axes["rows"]
-    sizes = (rows, rows + CUT_BLOCKS, heads, kv_heads, 1 if batch_invariant else CUT_BLOCKS)
+    sizes = (rows, rows + PART_SHARES, heads, kv_heads, *shares_of(batch_invariant))
     scalars = tuple(np.int32(size) for size in sizes)
     shared_bytes = 3 * 4 * rows
     return (
@@ -156,7 +163,7 @@ def _case(name: str, kv_heads: int, seq_lens: Sequence[int], batch_invariant: bo
 ATTENTION_PARTS = Kernel(
     name="attention_parts",
     operands=(
-        Operand("parts", (f"rows+{CUT_BLOCKS}", "part_words"), "int32", Access.WRITE),
+        Operand("parts", (f"rows+{PART_SHARES}", "part_words"), "int32", Access.WRITE),
         Operand("arrivals", ("rows", "heads"), "int32", Access.WRITE),
         Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
@@ -171,8 +178,8 @@ ATTENTION_PARTS = Kernel(
         _case("one_token", 8, [1]),
         _case("longest", 1, [131_072]),
         _case("equal", 8, [1024] * 16),
-        _case("as_many_as_shares", 8, [1024] * 15),
-        _case("fewer_than_shares", 8, [1024] * 14),
+        _case("as_many_as_shares", 8, [1024] * 12),
+        _case("fewer_than_shares", 8, [1024] * 11),
         _case("one_long", 8, [70] * 30 + [100_000]),
         _case("unequal", 8, [1, 2100, 0, 17, 130, 600, 64, 65, 128, 129]),
         _case("edges", 2, [63, 64, 65, 127, 128, 129, 255, 256, 257, 384, 385]),

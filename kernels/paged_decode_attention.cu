@@ -53,7 +53,8 @@ __device__ __forceinline__ float folded(
   return all.sum / all.total;
 }
 
-template <typename Form>
+// kByLength: batch invariant.
+template <typename Form, bool kByLength>
 __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) paged_decode_attention(
     typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
     int* arrivals,                             // [rows, kv_heads*group], 0 between launches
@@ -93,50 +94,52 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) paged_decode_at
     return;
   }
 
-  // The row's parts, those of them that this block takes, and where the results of all are.
-  int all = given.parts, first = given.index, step = all, part_units = 0;
+  // The row's parts, the first of them that this block takes, and where the results of all are.
+  int all = given.parts, part = given.index, part_units = 0;
   long long first_place = place - given.index;
-  if (max_parts) {
+  if constexpr (kByLength) {
     const int units = units_of(given.end);
     part_units = units_of_part(units, max_parts, min_units);
     all = (units + part_units - 1) / part_units;
-    first = blockIdx.y;
-    step = gridDim.y;
+    part = blockIdx.y;
     first_place = static_cast<long long>(given.row) * max_parts;
-    if (first >= all) return;
+    if (part >= all) return;
   }
-  const auto at_part = [&](int part) {
+  const auto result_of = [&](int part, int head) {
     const long long of_set = (first_place + part) * head_sets + head_set;
-    return workspace + of_set * min(kHeads, group) * (kHeadDim + 2);
+    return workspace + (of_set * min(kHeads, group) + head) * (kHeadDim + 2);
   };
-  const int* block_table = block_tables + static_cast<long long>(given.slot) * max_blocks;
-  for (int part = first; part < all; part += step) {
-    const int begin = max_parts ? part * part_units * kUnitTokens : given.begin;
-    const int end = max_parts ? min(begin + part_units * kUnitTokens, given.end) : given.end;
+  do {
+    int begin = given.begin, end = given.end;
+    if constexpr (kByLength) {
+      begin = part * part_units * kUnitTokens;
+      end = min(begin + part_units * kUnitTokens, given.end);
+    }
     const auto store = [&](int head, int column, const Attended& found) {
       if (all == 1) {
         out[at + head * kHeadDim + column] = from_float<T>(found.sum / found.total);
         return;
       }
-      float* of_head = at_part(part) + head * (kHeadDim + 2);
-      of_head[column] = found.sum;
+      float* result = result_of(part, head);
+      result[column] = found.sum;
       if (column == 0) {
-        of_head[kHeadDim] = found.highest;
-        of_head[kHeadDim + 1] = found.total;
+        result[kHeadDim] = found.highest;
+        result[kHeadDim + 1] = found.total;
       }
     };
     Form::attend(
-        store, q + at, k_cache, v_cache, block_table, begin, end, heads, kv_head, kv_heads,
-        block_size, scale_log2);
-  }
+        store, q + at, k_cache, v_cache,
+        block_tables + static_cast<long long>(given.slot) * max_blocks, begin, end, heads, kv_head,
+        kv_heads, block_size, scale_log2);
+    part += gridDim.y;
+  } while (kByLength && part < all);
   if (all == 1) return;
 
   int* count = arrivals + static_cast<long long>(given.row) * kv_heads * group + head_set;
-  if (!arrives_last(count, min(step, all))) return;
+  if (!arrives_last(count, kByLength ? min(static_cast<int>(gridDim.y), all) : all)) return;
   for (int i = threadIdx.x; i < heads * kHeadDim; i += kThreads) {
-    const int head = i / kHeadDim, column = i % kHeadDim;
-    out[at + i] = from_float<T>(folded<T>(all, kHeadDim, column, [&](int part) {
-      return at_part(part) + head * (kHeadDim + 2);
-    }));
+    const int head = i / kHeadDim;
+    const auto at_part = [&](int part) { return result_of(part, head); };
+    out[at + i] = from_float<T>(folded<T>(all, kHeadDim, i % kHeadDim, at_part));
   }
 }

@@ -5,9 +5,9 @@ sequence ``row_ids[r]``, of the KV head that head ``h`` shares (``h // (heads/kv
 
 Rounding: scores, softmax and sum in float32, one rounding at the store. A dead row (length 0) gives
 zeros. Blocks after the last one that holds a token are not read, slots after the last token do not
-enter the result: they may hold NaN. On the GPU several blocks take a long row, as ``ATTENTION_PARTS``
-has cut it for all layers of a step, or, with ``batch_invariant``, by the row's own length alone; then
-its bits do not depend on the rows beside it.
+enter the result: they may hold NaN. On the GPU several blocks take a long row, cut as
+``ATTENTION_PARTS`` says for all layers of a step, or, with ``batch_invariant``, by the row's own
+length alone; then its bits do not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .attention_parts import CUT_BLOCKS, most_parts
+from .attention_parts import PART_SHARES, most_parts
 from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
@@ -60,7 +60,7 @@ INVARIANT_BLOCKS = 264  # two for each multiprocessor of an H100, which take the
 
 # On sm_90a: pieces of 16 tokens, each copied as a whole. 16 warps fit on a multiprocessor.
 PIECE_HEAD_DIMS = (64, 128)
-PIECE_WARPS = ((8, 264), (4, 1 << 30))  # of a block, up to how many rows and KV heads
+PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
 
 
@@ -88,7 +88,7 @@ def reference(
         block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
         row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
-        parts: int32 [rows+120, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
+        parts: int32 [rows+240, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
         batch_invariant: changes nothing here: NumPy computes each row alone anyway.
 
@@ -295,7 +295,7 @@ def _form_of_pieces(axes: Axes, dtype: str) -> Form:
 def launches(
     axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
 ) -> tuple[Launch, ...]:
-    """A block for each part and set of heads; batch invariant several, which share a row's parts."""
+    """A block for each part and set of heads; batch invariant several, for a row's parts."""
     form = attention_form(axes, dtype)
     anywhere = _launch(axes, dtype, scale, batch_invariant, form)
     if not _takes_pieces(axes, dtype, batch_invariant):
@@ -311,7 +311,7 @@ def _launch(axes: Axes, dtype: str, scale: float, batch_invariant: bool, form: F
     share_a_row = min(PARTS_OF_ROW, -(-INVARIANT_BLOCKS // (rows * sets))) if batch_invariant else 1
     operands = ("out", "arrivals", "q", "k_cache", "v_cache", "block_tables", "parts", WORKSPACE)
     return Launch(
-        function=f"paged_decode_attention<{form.text}>",
+        function=f"paged_decode_attention<{form.text}, {str(batch_invariant).lower()}>",
         grid=(parts * sets, share_a_row, 1),
         block=form.threads,
         scalars=(np.int32(rows), *head_scalars(axes, scale), *cut_scalars(batch_invariant)),
@@ -342,7 +342,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("block_tables", ("slots", "max_blocks"), "int32"),
         Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
-        Operand("parts", (f"rows+{CUT_BLOCKS}", "part_words"), "int32"),
+        Operand("parts", (f"rows+{PART_SHARES}", "part_words"), "int32"),
     ),
     reference=reference,
     cost=cost,
