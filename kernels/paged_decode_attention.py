@@ -387,7 +387,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("unequal", Heads(8, 2, 32), [1, 2100, 0, 17, 130, 600]),
         decode_case("shared_blocks", Heads(4, 2, 32), [100, 49, 300, 80], shared_blocks=2),
         decode_case("group_of_24", Heads(24, 1, 16), [50, 300]),
-        # Rows enough for the form of sm_90a.
+        decode_case("cut_finely", Heads(2, 1, 64), [20_000, 3, 0, 200]),
         decode_case("ten_rows", Heads(8, 2, 128), [200, 33, 0, 1, 16, 17, 700, 64, 5, 129]),
         decode_case("ten_rows_noise", Heads(16, 2, 128), [20, 0, 300] + 7 * [35], unread=NOISE),
         decode_case("ten_rows_of_block_size_32", Heads(2, 2, 128), 10 * [47], block_size=32),

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from cugraphs.emulation import emulate
-from cugraphs.emulation.emulate import bind_launches
+from cugraphs.emulation.emulate import bind_launches, emulated
 from cugraphs.emulation.library import Buffer, Library
 from cugraphs.expected_results import ExpectedResults
 from cugraphs.kernel import (
@@ -37,8 +38,9 @@ from cugraphs.kernel import (
     Launch,
     Operand,
 )
+from cugraphs.kernels import attention_parts
 from cugraphs.kernels.adjust_logits import adjust_logits
-from cugraphs.kernels.paged_cases import BLOCK_SIZE, with_parts
+from cugraphs.kernels.paged_cases import BLOCK_SIZE, Heads, decode_case, with_parts
 from cugraphs.testing import ORDERS, case_arrays
 
 Kernels = Mapping[str, Kernel]
@@ -357,8 +359,8 @@ def far_blocks(name: str) -> Identity:
         )
         _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
         assert kernel.workspace_bytes(axes, "bfloat16", case.attrs) <= scratch.nbytes
-        for launch in launches:
-            assert isinstance(launch, Launch) and kernel.source is not None
+        assert kernel.source is not None
+        for launch in emulated(launches):
             library = Library(kernel.source, [launch.function], checked=False)
             library.launch(
                 launch.function,
@@ -581,6 +583,26 @@ def form_for_sm_90a_is_right(kernels: Kernels) -> None:
         module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = before
 
 
+PIECE_CASES = ("ten_rows", "ten_rows_of_block_size_32", "block_edges", "cut_finely", "peaked")
+
+
+def pieces_are_right(kernels: Kernels) -> None:
+    """Decode attention's form for sm_90a is within the tolerance of the reference."""
+    kernel = kernels["paged_decode_attention"]
+    cases = [(_case(kernel, name), attention_parts.WHOLE_SHARES) for name in PIECE_CASES]
+    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
+    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300]), 1))
+    for case, shares in cases:
+        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
+            arrays = case_arrays(kernel, case, "bfloat16")
+        expected = ExpectedResults(kernel, arrays, case.attrs)
+        for how in ({"checked": True}, {"order": "reverse"}):
+            given = [array.copy() for array in arrays]
+            found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
+            problem = expected.judge(found, given).problem
+            assert not problem, f"{case.name} {how}: {problem}"
+
+
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
@@ -644,6 +666,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         blocks_may_lie_anywhere("paged_decode_attention"),
         far_blocks("paged_decode_attention"),
         prefill_rows_are_decode_rows,
+        pieces_are_right,
     ),
     "paged_prefill_attention": (
         orders_agree("paged_prefill_attention", ("float32", "bfloat16")),
