@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_parts(
   __syncthreads();
 
   const auto share_of = [&](int shares) {
-    return max(1, static_cast<int>((all_units * kv_heads + shares - 1) / shares));
+    return static_cast<int>((all_units * kv_heads + shares - 1) / shares);
   };
   const int longest = share_of(whole_shares), size = share_of(part_shares);
   const auto parts_of = [&](int units) { return units > longest ? (units + size - 1) / size : 1; };

@@ -77,9 +77,7 @@ def cut_rows(
 ) -> list[tuple[int, int, int, int, int]]:
     """``(row, begin, end, index, parts)`` of each part."""
     units = [-(-max(length, 1) // UNIT_TOKENS) for length in seq_lens]
-    longest, size = (
-        max(-(-sum(units) * kv_heads // shares), 1) for shares in (whole_shares, part_shares)
-    )
+    longest, size = (-(-sum(units) * kv_heads // shares) for shares in (whole_shares, part_shares))
     found = []
     for row in sorted(range(len(units)), key=lambda row: -units[row]):
         parts = -(-units[row] // size) if units[row] > longest else 1
@@ -178,8 +176,8 @@ ATTENTION_PARTS = Kernel(
         _case("one_token", 8, [1]),
         _case("longest", 1, [131_072]),
         _case("equal", 8, [1024] * 16),
-        _case("as_many_as_shares", 8, [1024] * 12),
-        _case("fewer_than_shares", 8, [1024] * 11),
+        _case("as_many_as_shares", 1, [1024] * 94),
+        _case("fewer_than_shares", 1, [1024] * 93),
         _case("one_long", 8, [70] * 30 + [100_000]),
         _case("unequal", 8, [1, 2100, 0, 17, 130, 600, 64, 65, 128, 129]),
         _case("edges", 2, [63, 64, 65, 127, 128, 129, 255, 256, 257, 384, 385]),

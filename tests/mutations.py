@@ -1152,7 +1152,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "(all_units * kv_heads + shares - 1) / shares",
             "all_units * kv_heads / shares",
         ),
-        ("a share of nothing", "max(1, static_cast<int>((all", "max(0, static_cast<int>((all"),
         ("rows of one share are cut", "units > longest ?", "units >= longest ?"),
         (
             "parts are as long as whole rows may be",
