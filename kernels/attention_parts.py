@@ -21,17 +21,26 @@ from .case_arrays import Make, int32
 
 UNIT_TOKENS = 64
 PART_WORDS = 8
-# An H100 has 132 multiprocessors. A row is long if it is more than 1.4 shares of one of them, and
-# parts are 0.55 at most.
+# An H100 has 132 multiprocessors, and room for two of attention's blocks on each. A row is long if it
+# is more than 1.4 shares of a multiprocessor.
 WHOLE_SHARES = 94
-PART_SHARES = 240
+BLOCKS = 264
+MANY = 264
+LEAST, MANY_SHARES = 132, 240
 THREADS = 1024
 MAX_ROWS = 8192  # bounded by shared memory
 
 
 def most_parts(rows: int, kv_heads: int, batch_invariant: bool = False) -> int:
     """Parts that ``rows`` rows are cut into at most."""
-    return rows if batch_invariant else rows + PART_SHARES // kv_heads
+    return rows if batch_invariant else rows + part_shares(rows, kv_heads) // kv_heads
+
+
+def part_shares(rows: int, kv_heads: int) -> int:
+    """Shares."""
+    if rows * kv_heads >= MANY:
+        return MANY_SHARES
+    return max(BLOCKS - rows * kv_heads, LEAST)
 
 
 def reference(
@@ -54,22 +63,22 @@ def reference(
         batch_invariant: no row is cut.
 
     Returns:
-        parts: int32 [rows+240, 8]; of each: row, slot, first token, token after the last one, index
+        parts: int32 [rows+264, 8]; of each: row, slot, first token, token after the last one, index
         and number of the row's parts, 0, 0. The parts of a row follow each other; row -1 after all.
         arrivals: int32 [rows, heads]; all 0.
     """
     rows = len(seq_lens)
-    parts = np.zeros((rows + PART_SHARES, part_words), np.int32)
+    parts = np.zeros((rows + BLOCKS, part_words), np.int32)
     parts[:, 0] = -1
-    cut = cut_rows(seq_lens.tolist(), kv_heads, *shares_of(batch_invariant))
+    cut = cut_rows(seq_lens.tolist(), kv_heads, *shares_of(rows, kv_heads, batch_invariant))
     for place, (row, *part) in enumerate(cut):
         parts[place, :6] = (row, row_ids[row], *part)
     return parts, np.zeros((rows, heads), np.int32)
 
 
-def shares_of(batch_invariant: bool) -> tuple[int, int]:
+def shares_of(rows: int, kv_heads: int, batch_invariant: bool) -> tuple[int, int]:
     """Shares of all work, of which a row may be one to stay whole, and a part may be one."""
-    return (1, 1) if batch_invariant else (WHOLE_SHARES, PART_SHARES)
+    return (1, 1) if batch_invariant else (WHOLE_SHARES, part_shares(rows, kv_heads))
 
 
 def cut_rows(
@@ -97,7 +106,7 @@ def cost(
 ) -> Cost:
     """Two words read for each row; each part and each count written once."""
     rows = axes["rows"]
-    return Cost(4 * (2 * rows + (rows + PART_SHARES) * part_words + rows * heads), 0)
+    return Cost(4 * (2 * rows + (rows + BLOCKS) * part_words + rows * heads), 0)
 
 
 def check(
@@ -128,7 +137,7 @@ def launches(
 ) -> tuple[Launch, ...]:
     """One block for all rows."""
     rows = axes["rows"]
-    sizes = (rows, rows + PART_SHARES, heads, kv_heads, *shares_of(batch_invariant))
+    sizes = (rows, rows + BLOCKS, heads, kv_heads, *shares_of(rows, kv_heads, batch_invariant))
     scalars = tuple(np.int32(size) for size in sizes)
     shared_bytes = 3 * 4 * rows
     return (
@@ -161,7 +170,7 @@ def _case(name: str, kv_heads: int, seq_lens: Sequence[int], batch_invariant: bo
 ATTENTION_PARTS = Kernel(
     name="attention_parts",
     operands=(
-        Operand("parts", (f"rows+{PART_SHARES}", "part_words"), "int32", Access.WRITE),
+        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32", Access.WRITE),
         Operand("arrivals", ("rows", "heads"), "int32", Access.WRITE),
         Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),

@@ -31,7 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .attention_parts import PART_SHARES, most_parts
+from .attention_parts import BLOCKS, most_parts
 from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
@@ -56,7 +56,6 @@ TILE_TOKENS = 16
 # Batch invariant, a row is cut by its own length: into so many parts, unless they were too small.
 PARTS_OF_ROW = 32
 MIN_UNITS_OF_PART = 4
-INVARIANT_BLOCKS = 264  # two for each multiprocessor of an H100, which take the parts by turns
 
 # On sm_90a: pieces of 16 tokens, each copied as a whole. 16 warps fit on a multiprocessor.
 PIECE_HEAD_DIMS = (64, 128)
@@ -88,7 +87,7 @@ def reference(
         block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
         row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
-        parts: int32 [rows+240, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
+        parts: int32 [rows+264, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
         batch_invariant: changes nothing here: NumPy computes each row alone anyway.
 
@@ -308,7 +307,7 @@ def launches(
 def _launch(axes: Axes, dtype: str, scale: float, batch_invariant: bool, form: Form) -> Launch:
     rows, sets = axes["rows"], head_sets(axes, form)
     parts = most_parts(rows, axes["kv_heads"], batch_invariant)
-    share_a_row = min(PARTS_OF_ROW, -(-INVARIANT_BLOCKS // (rows * sets))) if batch_invariant else 1
+    share_a_row = min(PARTS_OF_ROW, -(-BLOCKS // (rows * sets))) if batch_invariant else 1
     operands = ("out", "arrivals", "q", "k_cache", "v_cache", "block_tables", "parts", WORKSPACE)
     return Launch(
         function=f"paged_decode_attention<{form.text}, {str(batch_invariant).lower()}>",
@@ -342,7 +341,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("block_tables", ("slots", "max_blocks"), "int32"),
         Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
-        Operand("parts", (f"rows+{PART_SHARES}", "part_words"), "int32"),
+        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32"),
     ),
     reference=reference,
     cost=cost,

@@ -1201,7 +1201,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         "attention_parts",
         "attention_parts.py",
         ("shared memory for two numbers a row", "3 * 4 * rows", "2 * 4 * rows"),
-        ("parts for the rows alone", "rows, rows + PART_SHARES, heads", "rows, rows, heads"),
+        ("parts for the rows alone", "rows, rows + BLOCKS, heads", "rows, rows, heads"),
     ),
     # ------------------------------------------------------------------- paged_decode_attention
     *_bugs(
