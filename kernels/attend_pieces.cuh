@@ -33,14 +33,15 @@ struct Pieces {
   static constexpr int kHeads = 8;  // at most so many
   static constexpr int kWarps = kWarps_;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocks = kBlocks_;  // on a multiprocessor, that registers must leave room for
+  static constexpr int kBlocks =
+      kBlocks_;  // on a multiprocessor, that registers must leave room for
 
   static constexpr int kTileTokens = 16;
   static constexpr int kTile = kTileTokens * kHeadDim;
   static constexpr int kRing = kPlaces * kTile;  // of a warp
   static constexpr int kSteps = kHeadDim / 16;
-  static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
-  static constexpr int kColumns = kHeadDim / 8;        // of V, of a lane
+  static constexpr int kKeyLoads = kHeadDim / 32;   // of 8 elements, of a lane, for a token
+  static constexpr int kColumns = kHeadDim / 8;     // of V, of a lane
   static constexpr int kValueWidth = kColumns / 2;  // of a load
   static constexpr int kSumsStride = kHeadDim + 4;
   static_assert(kHeadDim == 64 || kHeadDim == 128, "two loads of V's columns for each lane");
@@ -61,7 +62,7 @@ struct Pieces {
       int kv_head,
       int kv_heads,
       int block_size,
-      float scale_log2) {  // scale * log2(e)
+      float scale_log2) {                                   // scale * log2(e)
     extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     T* ring = reinterpret_cast<T*>(smem) + warp * kRing;
@@ -209,8 +210,9 @@ struct Pieces {
           for (int i = 0; i < 4; ++i) {
             of[i] = lane % 2 ? loaded[half ^ 1][i].words[w] : loaded[half][i].words[w];
           }
-          const unsigned a[4] = {__byte_perm(of[0], of[1], 0x5410), __byte_perm(of[0], of[1], 0x7632),
-                                 __byte_perm(of[2], of[3], 0x5410), __byte_perm(of[2], of[3], 0x7632)};
+          const unsigned a[4] = {
+              __byte_perm(of[0], of[1], 0x5410), __byte_perm(of[0], of[1], 0x7632),
+              __byte_perm(of[2], of[3], 0x5410), __byte_perm(of[2], of[3], 0x7632)};
           const int step = half * (kValueWidth / 2) + w;
           mma_m16n8k16<T>(sums[step], a, high);
           mma_m16n8k16<T>(sums[step], a, low);

@@ -127,7 +127,8 @@ struct PtxSm90 {
 
   EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
     const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
-    if (misaligned) emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
+    if (misaligned)
+      emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
     emu_access(from, bytes, false, site);
     emu_access(shared_at(to), bytes, true, site);
     memcpy(shared_at(to), from, bytes);
