@@ -21,26 +21,33 @@ from .case_arrays import Make, int32
 
 UNIT_TOKENS = 64
 PART_WORDS = 8
-# An H100 has 132 multiprocessors, and room for two of attention's blocks on each. A row is long if it
-# is more than 1.4 shares of a multiprocessor.
+# An H100 has 132 multiprocessors. A row is long if it is more than 1.4 shares of one.
 WHOLE_SHARES = 94
-BLOCKS = 264
-MANY = 264
-LEAST, MANY_SHARES = 132, 240
+PART_SHARES = 132  # at least
+PART_SHARES_OF_MANY = 240
+BLOCKS = 264  # of attention, that there is room for at a time
 THREADS = 1024
 MAX_ROWS = 8192  # bounded by shared memory
 
 
+def part_shares(rows: int, kv_heads: int) -> int:
+    """Equal shares of all work, of which a part is one at most.
+
+    Few rows are cut into as many parts as there is room for at a time: blocks that find no part cost
+    3 us if they have to wait for room first. Among many rows they come last, and cost nothing.
+    """
+    blocks = rows * kv_heads
+    return PART_SHARES_OF_MANY if blocks >= BLOCKS else max(BLOCKS - blocks, PART_SHARES)
+
+
 def most_parts(rows: int, kv_heads: int, batch_invariant: bool = False) -> int:
-    """Parts that ``rows`` rows are cut into at most."""
+    """Parts that ``rows`` rows have at most."""
     return rows if batch_invariant else rows + part_shares(rows, kv_heads) // kv_heads
 
 
-def part_shares(rows: int, kv_heads: int) -> int:
-    """Shares."""
-    if rows * kv_heads >= MANY:
-        return MANY_SHARES
-    return max(BLOCKS - rows * kv_heads, LEAST)
+def most_cut_parts(rows: int, kv_heads: int) -> int:
+    """Parts that long rows have at most; they come first. Never less for more rows."""
+    return min(most_parts(rows, kv_heads), (WHOLE_SHARES + BLOCKS) // kv_heads)
 
 
 def reference(
@@ -77,7 +84,7 @@ def reference(
 
 
 def shares_of(rows: int, kv_heads: int, batch_invariant: bool) -> tuple[int, int]:
-    """Shares of all work, of which a row may be one to stay whole, and a part may be one."""
+    """Of all work: one of the first a row may be to stay whole, one of the second a part may be."""
     return (1, 1) if batch_invariant else (WHOLE_SHARES, part_shares(rows, kv_heads))
 
 

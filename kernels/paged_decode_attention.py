@@ -31,7 +31,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from .attention_parts import BLOCKS, most_parts
+from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
@@ -323,7 +323,7 @@ def _launch(axes: Axes, dtype: str, scale: float, batch_invariant: bool, form: F
 def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
     """float32 results of the parts of cut rows: for each head, its sums, and two numbers more."""
     rows, kv_heads = axes["rows"], axes["kv_heads"]
-    parts = rows * PARTS_OF_ROW if batch_invariant else most_parts(rows, kv_heads)
+    parts = rows * PARTS_OF_ROW if batch_invariant else most_cut_parts(rows, kv_heads)
     group = axes["q_size"] // (kv_heads * axes["head_dim"])
     form = attention_form(axes, dtype)
     of_part = head_sets(axes, form) * min(form.heads, group) * (axes["head_dim"] + 2)

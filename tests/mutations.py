@@ -1406,7 +1406,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("shared memory without the barriers", "head_dim * 2 + 8)", "head_dim * 2)"),
         (
             "workspace for a part a row",
-            "else most_parts(rows, kv_heads)\n    group",
+            "else most_cut_parts(rows, kv_heads)\n    group",
             "else rows\n    group",
         ),
         (
