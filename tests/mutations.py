@@ -1446,7 +1446,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "barriers + number / 2 % kPlaces * 8",
         ),
         ("waits for the round before", "number / kPlaces % 2", "(number / kPlaces + 1) % 2"),
-        ("warps share barriers", "warp * kPlaces * 8", "0 * kPlaces * 8"),
         (
             "block size 16 assumed, pieces",
             "block_table[token_of(n) / block_size]",
