@@ -17,6 +17,8 @@
 #endif
 
 constexpr int kAhead = 8;  // parts that are loaded before they are folded
+// Up to which the next kernel may start early: it is ours, and reads its weight meanwhile.
+constexpr int kEarlyRows = 16;
 
 // Whether this block is the last of `blocks` to call this. It then sees what the others wrote before, and
 // the count is 0 again. All threads of the block call it.
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) paged_decode_at
   using T = typename Form::Element;
   constexpr int kHeads = Form::kHeads, kHeadDim = Form::kHeadDim, kThreads = Form::kThreads;
   wait_for_previous_kernel();
-  if (rows <= kFewRows) let_next_kernel_start();
+  if (rows <= kEarlyRows) let_next_kernel_start();
   const int sets_of_kv_head = (group + kHeads - 1) / kHeads, head_sets = kv_heads * sets_of_kv_head;
   const int place = blockIdx.x / head_sets, head_set = blockIdx.x % head_sets;
   const Part given = reinterpret_cast<const Part*>(parts)[place];

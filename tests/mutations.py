@@ -1481,7 +1481,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("the first tile's block for all", "blocks, n % 32)", "blocks, 0)"),
         ("half of each piece is copied", "from, kTile * 2, barrier_of", "from, kTile, barrier_of"),
         ("every lane begins the copy", "      if (lane != 0) return;\n", ""),
-        ("pieces after the last one are copied", "      if (n >= tiles) return;\n", ""),
         (
             "K is copied over while others use it",
             "      __syncwarp();\n      copy(2 * n + kPlaces);",
@@ -1493,8 +1492,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             "      copy(2 * n + 1 + kPlaces);",
         ),
         ("V is not copied", "      copy(2 * n + 1 + kPlaces);\n", ""),
-        ("K is not waited for", "      wait_for(2 * n);\n", ""),
-        ("V is not waited for", "      wait_for(2 * n + 1);\n", ""),
         ("heads that are not there are read", "if (lane_row < heads) queries", "queries"),
         ("tokens take queries in one order", "second = queries[j ^ 1]", "second = queries[j]"),
         ("keys in one order for all tokens", "place = j ^ lane_row % 2", "place = j"),
