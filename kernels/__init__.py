@@ -8,6 +8,7 @@ from .add_rms_norm import ADD_RMS_NORM
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
 from .attention_parts import ATTENTION_PARTS
+from .copy_blocks import COPY_BLOCKS
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
@@ -30,6 +31,7 @@ from .silu_and_mul import SILU_AND_MUL
 
 ALL = (
     APPLY_CHANGES,
+    COPY_BLOCKS,
     DECODE_ROWS,
     MIXED_ROWS,
     EMBEDDING,
@@ -62,6 +64,7 @@ __all__ = [
     "ALL",
     "APPLY_CHANGES",
     "ATTENTION_PARTS",
+    "COPY_BLOCKS",
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",

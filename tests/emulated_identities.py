@@ -607,12 +607,8 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
         for name in (
-            "apply_changes",
-            "decode_rows",
-            "mixed_rows",
-            "attention_parts",
-            "advance",
-            "loop_control",
+            *("apply_changes", "attention_parts", "copy_blocks", "decode_rows", "mixed_rows"),
+            *("advance", "loop_control"),
         )
     },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
