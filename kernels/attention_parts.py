@@ -33,8 +33,8 @@ MAX_ROWS = 8192  # bounded by shared memory
 def part_shares(rows: int, kv_heads: int) -> int:
     """Equal shares of all work, of which a part is one at most.
 
-    Few rows are cut into as many parts as there is room for at a time: blocks that find no part cost
-    3 us if they have to wait for room first. Among many rows they come last, and cost nothing.
+    Few rows are cut into as many parts as there is room for at a time: blocks that find no part
+    cost 3 us if they have to wait for room first. Among many rows they come last and cost nothing.
     """
     blocks = rows * kv_heads
     return PART_SHARES_OF_MANY if blocks >= BLOCKS else max(BLOCKS - blocks, PART_SHARES)
