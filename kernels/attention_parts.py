@@ -25,8 +25,8 @@ PART_WORDS = 8
 WHOLE_SHARES = 94
 PART_SHARES = 120  # at least
 PART_SHARES_OF_MANY = 240
-# Of attention, at a time. There is room for 264, but in a grid of so many the first blocks lie two on
-# some multiprocessors and none on others.
+# Of attention, at a time. There is room for 264, but in a grid of so many the first blocks lie two
+# on some multiprocessors and none on others.
 BLOCKS = 256
 THREADS = 1024
 MAX_ROWS = 8192  # bounded by shared memory
