@@ -216,7 +216,7 @@ class Scheduler:
     def _grow_decode_rows(
         self, num_steps: int
     ) -> tuple[Array, Array, tuple[Array, Array, Array], int] | None:
-        """Give those that decode blocks for ``num_steps`` tokens, or if need be for one.
+        """Give those that decode blocks for ``num_steps`` tokens, or for as few as need be.
 
         None if blocks run out and a step is in flight: a sequence can be preempted only when all of
         its tokens are known.
@@ -232,7 +232,7 @@ class Scheduler:
             if grown is not None:
                 return rows, positions, grown, num_steps
             if num_steps > 1:
-                num_steps = 1
+                num_steps //= 2
             elif self.num_in_flight:
                 return None
             else:

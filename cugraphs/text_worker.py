@@ -40,7 +40,7 @@ class Begun(NamedTuple):
         slot: that it took.
         sequence: who took it.
         time_s: when it was scheduled.
-        cached_tokens: of its tokens, those found in the cache.
+        cached_tokens: of its tokens, those that need not be computed.
     """
 
     slot: int
