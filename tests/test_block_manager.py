@@ -214,8 +214,18 @@ def test_the_end_of_an_answer_is_evicted_before_its_beginning():
     assert (blocks.num_cached, blocks.num_evicted) == (2, 2)
     assert len(blocks.cached_prefix(np.int32([1, 2, 3, 4, 5, 6, 7, 8, 9]))) == 2
     blocks.check_invariant()
-    assert grow(blocks, 2, 2 * 2)
-    assert blocks.cached_prefix(np.int32([1, 2, 3])) == []
+
+
+@pytest.mark.parametrize("left", [3, 2, 1, 0])
+def test_an_answer_that_nobody_asks_for_goes_block_by_block(left):
+    blocks = make_blocks(9, block_size=2)
+    answered(blocks, 0, [1, 2], [3, 4, 5, 6, 7, 8])
+    for slot in range(4 - left):
+        assert grow(blocks, slot, 2 * (5 if slot == 0 else 1))
+        blocks.check_invariant()
+    assert blocks.num_cached == left
+    found = blocks.cached_prefix(np.int32([1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    assert len(found) == left and blocks.num_cached == left
     blocks.check_invariant()
 
 
