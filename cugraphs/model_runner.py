@@ -504,8 +504,10 @@ class ModelRunner:
 
     def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows, *, reads: bool) -> Ticket:
         rows, first = len(decode.slots), self.ring.begin()
-        tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
-        logits = rows + sum(chunk.num_logits for chunk in chunks)
+        tokens = logits = rows
+        for chunk in chunks:
+            tokens += len(chunk.token_ids)
+            logits += chunk.num_logits
         sizes = self._mixed_sizes(tokens, rows + len(chunks), logits)
         captured = self._token_rungs is not None and tokens <= self._token_rungs.top
         if captured:

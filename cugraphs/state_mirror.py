@@ -178,7 +178,9 @@ class StateMirror:
         held = len(table) if table[first_zero] else first_zero
         row = np.zeros(max(len(blocks), held), np.int32)
         row[: len(blocks)] = blocks
-        self._write(np.arange(len(row)) + self._tables[slot], row)
+        changed = (table[: len(row)] != row).nonzero()[0]
+        table[: len(row)] = row
+        self._changed.append(changed + self._tables[slot])
 
     def begin_chunk(self, chunk: Chunk) -> None:
         """Make the chunk's slot stand where the chunk begins."""
