@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from cugraphs.arena import Arena
 from cugraphs.buffer_assignment import BufferAssignment, aligned
 from cugraphs.device import Device, InputStaging, Loop, QueueOp, Replay, Run
