@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
               constexpr int kBeyond = 1 << 30;  // after every array's end: zeros
               copy_box(
                   ring.tile(done) + lane * kBox, i == 0 ? &k_map : &v_map,
-                  whole ? slot / 8 : kBeyond, ring.full(done));
+                  {{0, 0, 0, whole ? slot / 8 : kBeyond}}, ring.full(done));
             }
           }
         }

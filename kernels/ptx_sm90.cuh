@@ -20,6 +20,11 @@ __device__ __forceinline__ unsigned long long wgmma_matrix(
          static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
 }
 
+// Where a box begins in the four dims of a map, the innermost first.
+struct BoxStart {
+  int at[4];
+};
+
 #ifdef CPU_EMU
 #include "ptx_sm90_on_cpu.h"
 #else
@@ -110,15 +115,15 @@ __device__ __forceinline__ void copy_bytes(
       : "memory");
 }
 
-// Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has
-// ended. The bytes count at `barrier`.
+// Begins to copy a map's box; zeros where the array has ended. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_box(
-    unsigned to, const TensorMap* map, int last, unsigned barrier) {
+    unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %3, %3, %4}], [%2];"
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];"
       :
-      : "r"(to), "l"(map), "r"(barrier), "r"(0), "r"(last)
+      : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
+        "r"(start.at[3])
       : "memory");
 }
 
