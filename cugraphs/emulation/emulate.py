@@ -18,7 +18,6 @@ import numpy as np
 from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
-    CUDA_TYPES,
     DTYPES,
     WORKSPACE,
     Access,
@@ -154,10 +153,10 @@ def bind_launches(
 
 @cache
 def functions_of_cases(kernel: Kernel) -> tuple[str, ...]:
-    """Every function that the kernel's cases launch in the emulation, in any dtype, each once."""
+    """Every function that the kernel's cases launch in the emulation, in any of its dtypes, each once."""
     found: dict[str, None] = {}
     for case in kernel.cases:
-        for dtype in CUDA_TYPES:
+        for dtype in kernel.cuda_dtypes:
             arrays = case.make(np.random.default_rng(0), DTYPES[dtype])
             _, launches = bind_launches(kernel, arrays, case.attrs)
             found.update((launch.function, None) for launch in emulated(launches))

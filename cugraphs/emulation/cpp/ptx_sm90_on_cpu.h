@@ -175,6 +175,10 @@ struct PtxSm90 {
   void wgmma_wait(float (&)[kCount]) const {
     sync_warp(site);
   }
+  template <int kGroupsLeft>
+  void wgmma_wait_for_earlier() const {
+    sync_warp(site);
+  }
 
   template <typename T, int kCount>
   EMU_UNCHECKED void wgmma_scores(
@@ -257,5 +261,6 @@ inline void keep_order(float (&)[kCount]) {}
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
+#define wgmma_wait_for_earlier emu::PtxSm90{EMU_SITE}.wgmma_wait_for_earlier
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
 #define wgmma_sums emu::PtxSm90{EMU_SITE}.wgmma_sums

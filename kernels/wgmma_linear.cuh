@@ -1,0 +1,170 @@
+// 17 to 64 rows of x times a weight on sm_90a, each weight read once by the copy engine: what linear and
+// the kernels around it share.
+//
+// A block makes kColumns results of every row at a time, over one part of in_features; an item. In a
+// stage of its ring lie 64 elements of each row of x and of the weight, 128 bytes. One warp copies, by
+// tensor maps, and four multiply: x is [64, 16] of wgmma, rows after the last are zeros, and the sums
+// are 64 x kColumns in their registers. A block fills a multiprocessor's shared memory, so that the next
+// launch's block begins there when this one ends. It fills its ring with weights at once, tens of MB on a
+// whole card, and waits only then for the launch before, which made x: so what lies between two launches,
+// waiting for x included, is time in which weights come.
+//
+// Parts of in_features are cut at multiples of 64, and the order of a result's sum depends on
+// in_features and the number of parts alone. in_features is a multiple of 8.
+#pragma once
+#include "common.cuh"
+#include "ptx_sm90.cuh"
+#include "tile_ring.cuh"
+
+constexpr int kWgmmaThreads = 160;  // of a block: four warps that multiply, one that copies
+
+template <typename T, int kColumns, int kBoxes, int kStages>
+struct WgmmaLinear {
+  static constexpr int kRows = 64;                    // of x, at most
+  static constexpr int kDepth = 64;                   // elements of a row in a stage
+  static constexpr int kWarps = kWgmmaThreads / 32 - 1;  // that multiply
+  static constexpr int kBoxRows = kColumns / kBoxes;  // of the weight, that are copied together
+  static constexpr int kRowBytes = kDepth * sizeof(T);
+  static constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxRows * kRowBytes;
+  static constexpr int kStageBytes = kXBytes + kBoxes * kBoxBytes;
+  static_assert(kBoxRows % 8 == 0, "8 rows lie together");
+
+  // The steps of a block, one a stage of the ring: through its items, and through the part of each.
+  struct Steps {
+    int tiles, parts, depths;  // depths: of in_features
+    int item, depth, end;
+    __device__ __forceinline__ Steps(int tiles, int parts, int in_features)
+        : tiles(tiles), parts(parts), depths((in_features + kDepth - 1) / kDepth), item(blockIdx.x) {
+      begin_item();
+    }
+    __device__ __forceinline__ bool exists() const { return item < tiles * parts; }
+    __device__ __forceinline__ int tile() const { return item % tiles; }
+    __device__ __forceinline__ int part() const { return item / tiles; }
+    __device__ __forceinline__ void begin_item() {
+      depth = depths * part() / parts;
+      end = depths * (part() + 1) / parts;
+    }
+    __device__ __forceinline__ void advance() {
+      if (++depth < end) return;
+      item += gridDim.x;
+      begin_item();
+    }
+  };
+
+  // Calls finish(tile, part, sums) with the sums of an item, in the threads that have them:
+  // sums[4 * n + 2 * half + i] is that of row row_of(half) and column 8 * n + column_of(i) of the tile.
+  // box_row(tile, box) is the first row of the weight that a tile has in a box.
+  template <typename BoxRow, typename Finish>
+  static __device__ __forceinline__ void run(
+      const BoxRow& box_row,
+      const Finish& finish,
+      const TensorMap& x_map,       // of [tokens, in_features], boxes of kRows rows
+      const TensorMap& weight_map,  // of [.., in_features], boxes of kBoxRows rows
+      int tiles,
+      int parts,
+      int in_features) {
+    extern __shared__ __align__(16) unsigned char smem[];
+    const unsigned tiles_at = (shared_address(smem) + 1023) / 1024 * 1024;
+    const Ring<kStages, kStageBytes> ring{tiles_at, tiles_at + kStages * kStageBytes};
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < kStages; ++stage) {
+        mbarrier_init(ring.full(stage), 1);
+        mbarrier_init(ring.empty(stage), kWarps);
+      }
+      mbarrier_init_done();
+    }
+    __syncthreads();
+
+    if (warp == kWarps && lane == 0) {
+      const auto copy_weight = [&](const Steps& at, int done) {
+        mbarrier_arrive_expecting(ring.full(done), kStageBytes);
+#pragma unroll
+        for (int box = 0; box < kBoxes; ++box) {
+          copy_box(
+              ring.tile(done) + kXBytes + box * kBoxBytes, &weight_map,
+              {{at.depth * kDepth, box_row(at.tile(), box), 0, 0}}, ring.full(done));
+        }
+      };
+      Steps ahead(tiles, parts, in_features);
+      for (int done = 0; done < kStages && ahead.exists(); ++done, ahead.advance()) {
+        copy_weight(ahead, done);
+      }
+      wait_for_previous_kernel();
+      Steps at(tiles, parts, in_features);
+      for (int done = 0; at.exists(); ++done, at.advance()) {
+        if (done >= kStages) {
+          ring.wait_empty(done);
+          copy_weight(at, done);
+        }
+        copy_box(ring.tile(done), &x_map, {{at.depth * kDepth, 0, 0, 0}}, ring.full(done));
+      }
+      start_next_kernel();  // the memory is about to be idle
+      return;
+    }
+    wait_for_previous_kernel();
+    if (warp == kWarps) return;
+    float sums[kColumns / 2];
+    const auto release = [&](int done) {
+      if (lane == 0) mbarrier_arrive(ring.empty(done));
+    };
+    Steps at(tiles, parts, in_features);
+    for (int done = 0; at.exists();) {
+      const int tile = at.tile(), part = at.part(), steps = at.end - at.depth;
+      for (int step = 0; step < steps; ++step, ++done, at.advance()) {
+        ring.wait_full(done);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < kDepth / 16; ++k) {
+          const unsigned from = ring.tile(done) + k * 32;
+          wgmma_scores(
+              T(), sums, wgmma_matrix(from, 8 * kRowBytes, 0),
+              wgmma_matrix(from + kXBytes, 8 * kRowBytes, 0), step > 0 || k > 0);
+        }
+        wgmma_commit();
+        wgmma_wait_for_earlier<1>();
+        if (step > 0) release(done - 1);
+      }
+      wgmma_wait<0>(sums);
+      release(done - 1);
+      finish(tile, part, sums);
+    }
+  }
+
+  static __device__ __forceinline__ int row_of(int half) {
+    return threadIdx.x / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
+  }
+  static __device__ __forceinline__ int column_of(int i) { return threadIdx.x % 4 * 2 + i; }
+};
+
+// The sums of each part, for a launch that adds them up.
+template <typename T, int kColumns, int kStages>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
+    float* workspace,  // [parts, tokens, out_features]
+    const T*,          // x [tokens, in_features]
+    const T*,          // weight [out_features, in_features]
+    int tokens,
+    int in_features,
+    int out_features,
+    int parts,
+    const __grid_constant__ TensorMap x_map,
+    const __grid_constant__ TensorMap weight_map) {
+  using Linear = WgmmaLinear<T, kColumns, 1, kStages>;
+  const auto box_row = [](int tile, int) { return tile * kColumns; };
+  const auto finish = [&](int tile, int part, const float (&sums)[kColumns / 2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long row = Linear::row_of(half);
+      if (row >= tokens) continue;
+      float* const to = workspace + (part * static_cast<long long>(tokens) + row) * out_features;
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) {
+        const int column = tile * kColumns + 8 * n + Linear::column_of(0);
+        const Pack<float, 2> pair = {{sums[4 * n + 2 * half], sums[4 * n + 2 * half + 1]}};
+        if (column < out_features) *reinterpret_cast<Pack<float, 2>*>(to + column) = pair;
+      }
+    }
+  };
+  const int tiles = (out_features + kColumns - 1) / kColumns;
+  Linear::run(box_row, finish, x_map, weight_map, tiles, parts, in_features);
+}
