@@ -37,6 +37,7 @@ from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
 from .stream_linear import stream_shape, streams
+from .wgmma_linear import takes_wgmma, wgmma_launch, wgmma_shape
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
 # product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
@@ -83,7 +84,10 @@ def cost(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> Cost:
 def launches(
     axes: Axes, dtype: str, *, batch_invariant: bool = False
 ) -> tuple[Launch | MatrixProduct, ...]:
-    """Our own kernels for few rows, cuBLASLt for more; tiles if the batch must not matter."""
+    """Our own kernels for few rows, cuBLASLt for more; tiles if the batch must not matter.
+
+    Up to 64 rows are few where there is wgmma.
+    """
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
     sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
     if not batch_invariant and streams(tokens, in_features, dtype):
@@ -99,6 +103,18 @@ def launches(
         )
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
+    if takes_wgmma(tokens, in_features, out_features, dtype):
+        return (
+            wgmma_launch(
+                "linear_wgmma",
+                wgmma_shape(tokens, in_features, out_features),
+                axes,
+                dtype,
+                out_features,
+                operands=("out", "x", "weight", "bias"),
+                elsewhere=(MatrixProduct(),),
+            ),
+        )
     if tokens > FEW_ROWS:
         return (MatrixProduct(),)
     width, threads = vector_width(dtype, in_features), 128

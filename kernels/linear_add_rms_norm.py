@@ -34,11 +34,18 @@ from cugraphs.kernel import (
 
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
-from .launch_shapes import row_shape, vector_width
+from .launch_shapes import block_threads, row_shape, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
 from .stream_linear import STREAM_DTYPES, stream_benchmarks
-from .wgmma_linear import WGMMA_ARCH, WgmmaShape, check_wgmma, wgmma_launch, wgmma_shape
+from .wgmma_linear import (
+    MAX_PARTS,
+    WGMMA_ARCH,
+    WgmmaShape,
+    check_wgmma,
+    wgmma_launch,
+    wgmma_shape,
+)
 
 
 def reference(
@@ -95,7 +102,10 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     few = tokens <= MAX_FEW_ROWS
     parts = few_rows_parts(axes["in_features"]) if few else _shape(axes).parts
     width = vector_width(dtype, out_features)
-    threads, held = row_shape(out_features // width)
+    vectors = out_features // width
+    # What several parts leave is a row's loads in flight by itself, where threads are many.
+    many = block_threads(vectors, 512)
+    threads, held = row_shape(vectors) if few else (many, -(-vectors // many))
     arguments = (CUDA_TYPES[dtype], width, threads, held, parts)
     rest = Launch(
         function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
@@ -134,7 +144,8 @@ def workspace(axes: Axes, dtype: str, *, eps: float) -> int:
 
 
 def _shape(axes: Axes) -> WgmmaShape:
-    return wgmma_shape(axes["in_features"], axes["out_features"], parts=True)
+    sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
+    return wgmma_shape(*sizes, max_parts=MAX_PARTS)
 
 
 def _inputs(

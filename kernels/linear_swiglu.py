@@ -82,7 +82,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
         return (
             wgmma_launch(
                 "linear_swiglu_wgmma",
-                wgmma_shape(in_features, 2 * inter, parts=False),
+                wgmma_shape(tokens, in_features, 2 * inter, boxes=2),
                 axes,
                 dtype,
                 inter,

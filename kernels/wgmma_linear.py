@@ -24,12 +24,12 @@ _MULTIPROCESSORS = 132
 _THREADS = 160
 _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
-_COLUMNS = (224, 192, 128, 96, 64)  # of a block, at a time
-_MAX_PARTS = 8
-# What a step of a block costs beside its weights, in columns: rows of x, from the L2 cache.
-_X_COLUMNS = 16
-# What a part costs more, in steps of 64 columns: its sums go through memory.
-_PART_STEPS = 4
+_COLUMNS = (224, 192, 128, 96, 64, 48, 32, 16)  # of a tile
+MAX_PARTS = 8
+# A stage costs what is longer: its weights from memory, or all that comes from the L2 cache. Sums of
+# parts are written and read. In the time that 128 bytes of a stage take from the L2 cache.
+_MEMORY_COST = 1.78
+_PART_COST = 0.1 / 64
 
 
 @dataclass(frozen=True)
@@ -88,26 +88,31 @@ def check_wgmma(name: str, axes: Axes, out_features: int) -> None:
             raise ValueError(f"{name}: {what} is {size}, expected a multiple of {_ALIGNED}")
 
 
-def wgmma_shape(in_features: int, columns: int, *, parts: bool) -> WgmmaShape:
-    """The shape that gives blocks the most even shares.
+def wgmma_shape(
+    tokens: int, in_features: int, columns: int, *, max_parts: int = 1, boxes: int = 1
+) -> WgmmaShape:
+    """The shape whose blocks have least to do.
 
     Args:
+        tokens: rows of x.
         in_features: of the weight.
         columns: rows of the weight.
-        parts: whether in_features may be cut.
+        max_parts: into which in_features may be cut.
+        boxes: into which the rows of a tile are cut.
     """
     depths = -(-in_features // _DEPTH)
     candidates = [
-        WgmmaShape(width, count, -(-columns // width))
+        WgmmaShape(width, parts, -(-columns // width))
         for width in _COLUMNS
-        for count in (1, 2, 4, _MAX_PARTS)
-        if count == 1 or (parts and count <= depths)
+        for parts in (1, 2, 4, 8)
+        if parts <= min(max_parts, depths) and width % (8 * boxes) == 0
     ]
 
     def cost(shape: WgmmaShape) -> float:
         turns = -(-shape.tiles * shape.parts // _MULTIPROCESSORS)
-        steps = -(-depths // shape.parts) + (_PART_STEPS if shape.parts > 1 else 0)
-        return turns * steps * (shape.columns + _X_COLUMNS)
+        loaded = max(shape.columns * _MEMORY_COST, shape.columns + tokens)
+        parts_cost = shape.parts * columns * tokens * _PART_COST if shape.parts > 1 else 0
+        return turns * -(-depths // shape.parts) * loaded + parts_cost
 
     return min(candidates, key=cost)
 
