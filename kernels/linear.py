@@ -205,6 +205,9 @@ LINEAR = Kernel(
         Case("stream_four_rows", _inputs(4, 128, 40)),
         Case("stream_eight_rows", _inputs(8, 192, 530)),
         Case("stream_few_columns", _inputs(1, 1792, 9)),
+        # A tile that is not full; a stage that is not; more steps than there are stages.
+        Case("wgmma_bias", _inputs(24, 136, 104, bias=True)),
+        Case("wgmma_many_steps", _inputs(33, 1480, 40)),
         # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.
         Case("batch_invariant", _inputs(9, 99, 33), _INVARIANT),
         Case("batch_invariant_one_row", _inputs(1, 64, 48), _INVARIANT),

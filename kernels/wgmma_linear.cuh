@@ -29,23 +29,33 @@ struct WgmmaLinear {
   static constexpr int kStageBytes = kXBytes + kBoxes * kBoxBytes;
   static_assert(kBoxRows % 8 == 0, "8 rows lie together");
 
-  // The steps of a block, one a stage of the ring: through its items, and through the part of each.
+  // The steps of a block, one a stage of the ring: through its items, and through the part of each. Tiles
+  // begin at different depths, so that blocks do not ask the same channels of memory at the same time.
   struct Steps {
     int tiles, parts, depths;  // depths: of in_features
-    int item, depth, end;
+    int item, tile, part, begin, end, depth, left;
+    int stage = 0, parity = 0;
     __device__ __forceinline__ Steps(int tiles, int parts, int in_features)
         : tiles(tiles), parts(parts), depths((in_features + kDepth - 1) / kDepth), item(blockIdx.x) {
       begin_item();
     }
     __device__ __forceinline__ bool exists() const { return item < tiles * parts; }
-    __device__ __forceinline__ int tile() const { return item % tiles; }
-    __device__ __forceinline__ int part() const { return item / tiles; }
     __device__ __forceinline__ void begin_item() {
-      depth = depths * part() / parts;
-      end = depths * (part() + 1) / parts;
+      part = item / tiles;
+      tile = item - part * tiles;
+      begin = depths * part / parts;
+      end = depths * (part + 1) / parts;
+      left = end - begin;
+#ifdef ROT
+      depth = begin + static_cast<int>(static_cast<long long>(tile) * left / tiles);
+#else
+      depth = begin;
+#endif
     }
     __device__ __forceinline__ void advance() {
-      if (++depth < end) return;
+      if (++stage == kStages) stage = 0, parity ^= 1;
+      if (++depth == end) depth = begin;
+      if (--left > 0) return;
       item += gridDim.x;
       begin_item();
     }
@@ -77,27 +87,44 @@ struct WgmmaLinear {
     __syncthreads();
 
     if (warp == kWarps && lane == 0) {
-      const auto copy_weight = [&](const Steps& at, int done) {
-        mbarrier_arrive_expecting(ring.full(done), kStageBytes);
+      const auto copy_weight = [&](const Steps& at) {
+        const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
+        mbarrier_arrive_expecting(full, kStageBytes);
 #pragma unroll
         for (int box = 0; box < kBoxes; ++box) {
-          copy_box(
-              ring.tile(done) + kXBytes + box * kBoxBytes, &weight_map,
-              {{at.depth * kDepth, box_row(at.tile(), box), 0, 0}}, ring.full(done));
+#ifdef MAP3
+          const BoxStart start = {{0, box_row(at.tile, box), at.depth, 0}};
+#else
+          const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
+#endif
+#ifdef HINT
+          unsigned long long policy;
+          asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+          asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+            "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+            : : "r"(to + box * kBoxBytes), "l"(&weight_map), "r"(full),
+            "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]), "r"(start.at[3]), "l"(policy) : "memory");
+#else
+          copy_box(to + box * kBoxBytes, &weight_map, start, full);
+#endif
         }
       };
       Steps ahead(tiles, parts, in_features);
-      for (int done = 0; done < kStages && ahead.exists(); ++done, ahead.advance()) {
-        copy_weight(ahead, done);
-      }
+      for (; ahead.parity == 0 && ahead.exists(); ahead.advance()) copy_weight(ahead);
       wait_for_previous_kernel();
-      Steps at(tiles, parts, in_features);
-      for (int done = 0; at.exists(); ++done, at.advance()) {
-        if (done >= kStages) {
-          ring.wait_empty(done);
-          copy_weight(at, done);
+      int copied = ahead.parity == 0 ? ahead.stage : kStages;
+      for (Steps at(tiles, parts, in_features); at.exists(); at.advance(), --copied) {
+        if (copied <= 0) {
+          mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
+          copy_weight(at);
         }
-        copy_box(ring.tile(done), &x_map, {{at.depth * kDepth, 0, 0, 0}}, ring.full(done));
+#ifdef MAP3
+        const BoxStart start = {{0, 0, at.depth, 0}};
+#else
+        const BoxStart start = {{at.depth * kDepth, 0, 0, 0}};
+#endif
+        copy_box(ring.tile(at.stage), &x_map, start, ring.full(at.stage));
       }
       start_next_kernel();  // the memory is about to be idle
       return;
@@ -105,28 +132,30 @@ struct WgmmaLinear {
     wait_for_previous_kernel();
     if (warp == kWarps) return;
     float sums[kColumns / 2];
-    const auto release = [&](int done) {
-      if (lane == 0) mbarrier_arrive(ring.empty(done));
+    const auto release = [&](int stage) {
+      if (lane == 0) mbarrier_arrive(ring.empty(stage));
     };
-    Steps at(tiles, parts, in_features);
-    for (int done = 0; at.exists();) {
-      const int tile = at.tile(), part = at.part(), steps = at.end - at.depth;
-      for (int step = 0; step < steps; ++step, ++done, at.advance()) {
-        ring.wait_full(done);
+    for (Steps at(tiles, parts, in_features); at.exists();) {
+      const int item = at.item, tile = at.tile, part = at.part;
+      int last = -1;  // stage that is multiplied
+      while (at.item == item) {
+        mbarrier_wait(ring.full(at.stage), at.parity);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < kDepth / 16; ++k) {
-          const unsigned from = ring.tile(done) + k * 32;
+          const unsigned from = ring.tile(at.stage) + k * 32;
           wgmma_scores(
               T(), sums, wgmma_matrix(from, 8 * kRowBytes, 0),
-              wgmma_matrix(from + kXBytes, 8 * kRowBytes, 0), step > 0 || k > 0);
+              wgmma_matrix(from + kXBytes, 8 * kRowBytes, 0), last >= 0 || k > 0);
         }
         wgmma_commit();
         wgmma_wait_for_earlier<1>();
-        if (step > 0) release(done - 1);
+        if (last >= 0) release(last);
+        last = at.stage;
+        at.advance();
       }
       wgmma_wait<0>(sums);
-      release(done - 1);
+      release(last);
       finish(tile, part, sums);
     }
   }

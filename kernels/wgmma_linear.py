@@ -20,7 +20,7 @@ WGMMA_ARCH = "sm_90a"
 
 _ALIGNED = 8  # elements of a row, which begins at a multiple of 16 bytes
 _DEPTH = 64  # elements of a row in a stage
-_MULTIPROCESSORS = 132
+MULTIPROCESSORS = 132
 _THREADS = 160
 _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
@@ -109,7 +109,7 @@ def wgmma_shape(
     ]
 
     def cost(shape: WgmmaShape) -> float:
-        turns = -(-shape.tiles * shape.parts // _MULTIPROCESSORS)
+        turns = -(-shape.tiles * shape.parts // MULTIPROCESSORS)
         loaded = max(shape.columns * _MEMORY_COST, shape.columns + tokens)
         parts_cost = shape.parts * columns * tokens * _PART_COST if shape.parts > 1 else 0
         return turns * -(-depths // shape.parts) * loaded + parts_cost
@@ -155,7 +155,7 @@ def wgmma_launch(
 
     return Launch(
         function=f"{function}<{CUDA_TYPES[dtype]}, {shape.columns}, {shape.stages}>",
-        grid=(min(shape.tiles * shape.parts, _MULTIPROCESSORS), 1, 1),
+        grid=(min(shape.tiles * shape.parts, MULTIPROCESSORS), 1, 1),
         block=_THREADS,
         scalars=tuple(map(np.int32, sizes)),
         operands=operands,

@@ -34,7 +34,7 @@ CASES = [
 
 @pytest.mark.parametrize(("kernel", "case", "dtype"), CASES)
 def test_every_case_is_within_the_tolerance(kernel, case, dtype, monkeypatch):
-    monkeypatch.setattr(wgmma_linear, "_MULTIPROCESSORS", 2)
+    monkeypatch.setattr(wgmma_linear, "MULTIPROCESSORS", 2)
     arrays = case_arrays(kernel, case, dtype)
     given = [array.copy() for array in arrays]
     found = emulate(kernel, given, case.attrs, arch="sm_90", **HOW[dtype])
