@@ -32,6 +32,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from . import add_rms_norm
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
 from .launch_shapes import block_threads, row_shape, vector_width
@@ -117,7 +118,7 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     )
     if few:
         return few_rows_tiles(axes, dtype, parts), rest
-    (added,) = ADD_RMS_NORM.launches({"tokens": tokens, "hidden": out_features}, dtype, eps=eps)
+    (added,) = add_rms_norm.launches({"tokens": tokens, "hidden": out_features}, dtype, eps=eps)
     products = wgmma_launch(
         "linear_wgmma_parts",
         _shape(axes),

@@ -1,7 +1,7 @@
 """Linear and SwiGLU, for up to 64 rows: ``silu_and_mul(x @ weight.T)``.
 
-Above 16 rows the product is one of tensor cores that only sm_90a has; elsewhere cuBLASLt's, and what
-follows it a launch.
+Above 16 rows the product's form is one that only sm_90a has; elsewhere it is cuBLASLt's, and
+SILU_AND_MUL follows.
 
 Rounding: the product is rounded as LINEAR stores it, so the results are those of LINEAR followed by
 SILU_AND_MUL.
@@ -29,6 +29,7 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from . import silu_and_mul
 from .case_arrays import Make, normal
 from .linear import LINEAR
 from .silu_and_mul import SILU_AND_MUL
@@ -78,7 +79,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     """One launch: of teams of warps that share the weight, or of blocks that do."""
     tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
     if not streams(tokens, in_features, dtype):
-        (gated,) = SILU_AND_MUL.launches({"tokens": tokens, "inter": inter}, dtype)
+        (gated,) = silu_and_mul.launches({"tokens": tokens, "inter": inter}, dtype)
         return (
             wgmma_launch(
                 "linear_swiglu_wgmma",
@@ -145,7 +146,7 @@ LINEAR_SWIGLU = Kernel(
         Case("nine_rows", _inputs(9, 1024, 21)),
         Case("sixteen_rows", _inputs(16, 320, 34)),
         Case("one_gate", _inputs(1, 1792, 1)),
-        # Tiles and a part of one; a stage that is not full; more steps than stages; all rows, and fewer.
+        # Tiles and a part of one; a stage that is not full; more steps than stages; all rows.
         Case("seventeen_rows", _inputs(17, 136, 72)),
         Case("many_steps", _inputs(40, 1352, 24)),
         Case("sixty_four_rows", _inputs(64, 192, 264)),

@@ -70,6 +70,8 @@ struct WgmmaLinear {
       const Finish& finish,
       const TensorMap& x_map,       // of [tokens, in_features], boxes of kRows rows
       const TensorMap& weight_map,  // of [.., in_features], boxes of kBoxRows rows
+      const char* ahead,            // the weight that the next launch reads, or null
+      const char* ahead_end,
       int tiles,
       int parts,
       int in_features) {
@@ -86,51 +88,14 @@ struct WgmmaLinear {
     }
     __syncthreads();
 
-    if (warp == kWarps && lane == 0) {
-      const auto copy_weight = [&](const Steps& at) {
-        const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
-        mbarrier_arrive_expecting(full, kStageBytes);
-#pragma unroll
-        for (int box = 0; box < kBoxes; ++box) {
-#ifdef MAP3
-          const BoxStart start = {{0, box_row(at.tile, box), at.depth, 0}};
-#else
-          const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
-#endif
-#ifdef HINT
-          unsigned long long policy;
-          asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-          asm volatile(
-            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-            "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-            : : "r"(to + box * kBoxBytes), "l"(&weight_map), "r"(full),
-            "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]), "r"(start.at[3]), "l"(policy) : "memory");
-#else
-          copy_box(to + box * kBoxBytes, &weight_map, start, full);
-#endif
-        }
-      };
-      Steps ahead(tiles, parts, in_features);
-      for (; ahead.parity == 0 && ahead.exists(); ahead.advance()) copy_weight(ahead);
+    if (warp == kWarps) {
+      if (lane == 0) copy(box_row, ring, x_map, weight_map, tiles, parts, in_features);
+      __syncwarp();
       wait_for_previous_kernel();
-      int copied = ahead.parity == 0 ? ahead.stage : kStages;
-      for (Steps at(tiles, parts, in_features); at.exists(); at.advance(), --copied) {
-        if (copied <= 0) {
-          mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
-          copy_weight(at);
-        }
-#ifdef MAP3
-        const BoxStart start = {{0, 0, at.depth, 0}};
-#else
-        const BoxStart start = {{at.depth * kDepth, 0, 0, 0}};
-#endif
-        copy_box(ring.tile(at.stage), &x_map, start, ring.full(at.stage));
-      }
-      start_next_kernel();  // the memory is about to be idle
+      fetch(ahead, ahead_end);
       return;
     }
     wait_for_previous_kernel();
-    if (warp == kWarps) return;
     float sums[kColumns / 2];
     const auto release = [&](int stage) {
       if (lane == 0) mbarrier_arrive(ring.empty(stage));
@@ -164,6 +129,71 @@ struct WgmmaLinear {
     return threadIdx.x / 32 * 16 + half * 8 + threadIdx.x % 32 / 4;
   }
   static __device__ __forceinline__ int column_of(int i) { return threadIdx.x % 4 * 2 + i; }
+
+ private:
+  // What the thread that copies does.
+  template <typename BoxRow>
+  static __device__ __forceinline__ void copy(
+      const BoxRow& box_row,
+      const Ring<kStages, kStageBytes>& ring,
+      const TensorMap& x_map,
+      const TensorMap& weight_map,
+      int tiles,
+      int parts,
+      int in_features) {
+          const auto copy_weight = [&](const Steps& at) {
+            const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
+            mbarrier_arrive_expecting(full, kStageBytes);
+    #pragma unroll
+            for (int box = 0; box < kBoxes; ++box) {
+    #ifdef MAP3
+              const BoxStart start = {{0, box_row(at.tile, box), at.depth, 0}};
+    #else
+              const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
+    #endif
+    #ifdef HINT
+              unsigned long long policy;
+              asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+              asm volatile(
+                "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+                : : "r"(to + box * kBoxBytes), "l"(&weight_map), "r"(full),
+                "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]), "r"(start.at[3]), "l"(policy) : "memory");
+    #else
+              copy_box(to + box * kBoxBytes, &weight_map, start, full);
+    #endif
+            }
+          };
+          Steps ahead(tiles, parts, in_features);
+          for (; ahead.parity == 0 && ahead.exists(); ahead.advance()) copy_weight(ahead);
+          wait_for_previous_kernel();
+          int copied = ahead.parity == 0 ? ahead.stage : kStages;
+          for (Steps at(tiles, parts, in_features); at.exists(); at.advance(), --copied) {
+            if (copied <= 0) {
+              mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
+              copy_weight(at);
+            }
+    #ifdef MAP3
+            const BoxStart start = {{0, 0, at.depth, 0}};
+    #else
+            const BoxStart start = {{at.depth * kDepth, 0, 0, 0}};
+    #endif
+            copy_box(ring.tile(at.stage), &x_map, start, ring.full(at.stage));
+          }
+          start_next_kernel();  // the memory is about to be idle
+  }
+
+  // Has the L2 cache fetch the block's share of some MB of the next launch's weight, evenly from all of
+  // it: until that one's blocks have begun, the memory would be idle.
+  static __device__ __forceinline__ void fetch(const char* from, const char* end) {
+    constexpr int kBytes = 4096;
+#ifdef AHEAD
+    const long long pieces = (end - from) / kBytes, wanted = gridDim.x * AHEAD;
+    const int lane = threadIdx.x % 32;
+    if (pieces < wanted || lane >= AHEAD) return;
+    fetch_to_cache(from + pieces * (blockIdx.x * AHEAD + lane) / wanted * kBytes, kBytes);
+#endif
+  }
 };
 
 // The sums of each part, for a launch that adds them up.
@@ -172,6 +202,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
     float* workspace,  // [parts, tokens, out_features]
     const T*,          // x [tokens, in_features]
     const T*,          // weight [out_features, in_features]
+    const char* ahead,  // of the next launch
+    const char* ahead_end,
     int tokens,
     int in_features,
     int out_features,
@@ -195,5 +227,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
     }
   };
   const int tiles = (out_features + kColumns - 1) / kColumns;
-  Linear::run(box_row, finish, x_map, weight_map, tiles, parts, in_features);
+  Linear::run(
+      box_row, finish, x_map, weight_map, ahead, ahead_end, tiles, parts, in_features);
 }

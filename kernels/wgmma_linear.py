@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cugraphs.kernel import CUDA_TYPES, Axes, Launch, MatrixProduct
+from cugraphs.kernel import AHEAD, CUDA_TYPES, Axes, Launch, MatrixProduct
 from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
 from .stream_linear import STREAM_DTYPES
@@ -26,8 +26,8 @@ _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
 _COLUMNS = (224, 192, 128, 96, 64, 48, 32, 16)  # of a tile
 MAX_PARTS = 8
-# A stage costs what is longer: its weights from memory, or all that comes from the L2 cache. Sums of
-# parts are written and read. In the time that 128 bytes of a stage take from the L2 cache.
+# A stage costs what is longer: its weights from memory, or all from the L2 cache. Sums of parts
+# are written and read. In the time that 128 bytes take from the L2 cache.
 _MEMORY_COST = 1.78
 _PART_COST = 0.1 / 64
 
@@ -158,7 +158,7 @@ def wgmma_launch(
         grid=(min(shape.tiles * shape.parts, MULTIPROCESSORS), 1, 1),
         block=_THREADS,
         scalars=tuple(map(np.int32, sizes)),
-        operands=operands,
+        operands=(*operands, *AHEAD),
         shared_bytes=shape.shared_bytes,
         programmatic=True,
         arch=WGMMA_ARCH,

@@ -18,6 +18,7 @@ import numpy as np
 from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
+    AHEAD,
     DTYPES,
     WORKSPACE,
     Access,
@@ -82,6 +83,8 @@ def emulate(
     buffers[WORKSPACE] = replace(
         _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
     )
+    nothing = {name: Buffer(name, 0, 0, 0, False, False, True) for name in AHEAD}
+    buffers |= nothing
     library = _library_for(kernel, emulated(running, arch), checked)
     with _LOCK:
         if library is not None:
@@ -153,7 +156,7 @@ def bind_launches(
 
 @cache
 def functions_of_cases(kernel: Kernel) -> tuple[str, ...]:
-    """Every function that the kernel's cases launch in the emulation, in any of its dtypes, each once."""
+    """Every function that the kernel's cases launch in the emulation, in any dtype, each once."""
     found: dict[str, None] = {}
     for case in kernel.cases:
         for dtype in kernel.cuda_dtypes:
