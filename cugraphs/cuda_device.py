@@ -346,7 +346,6 @@ class CudaDevice:
         ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
-            ahead = _weight_ahead(program, index)
             launches = prepare(
                 op.kernel,
                 operands,
@@ -354,7 +353,6 @@ class CudaDevice:
                 stream=int(self.stream.ptr),
                 cublaslt=self.cublaslt,
                 workspace=workspace,
-                ahead=None if ahead is None else arrays[ahead],
                 build=self._build,
             )
             label = f"op {index} {op.kernel.name}"
@@ -415,17 +413,6 @@ class CudaDevice:
     def _poison(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             array.data.memset_async(POISON, array.nbytes, self.stream)
-
-
-def _weight_ahead(program: Program, index: int) -> Buffer | None:
-    """The weight of the next product behind an op, if no attention is before it."""
-    for op in program.ops[index + 1 :]:
-        if op.kernel.is_attention:
-            return None
-        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False):
-            if operand.constant and operand.name == "weight" and len(operand.axes) == 2:
-                return buffer
-    return None
 
 
 def _changed_by(program: Program) -> set[Buffer]:

@@ -41,7 +41,6 @@ CUDA_TYPES: Mapping[str, str] = {
 
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
-AHEAD = ("ahead", "ahead_end")  # what a launch calls the weight that the next product reads
 
 
 class Access(enum.Enum):
@@ -195,9 +194,7 @@ class Launch:
         block: threads of a block.
         scalars: what follows the arrays, as NumPy scalars of the parameters' types.
         operands: names of the operands that are passed, in order, "workspace" among them where the
-            kernel declares one, and :data:`AHEAD`, the two pointers between which the weight lies
-            that the next product reads, both null where there is none; None passes all operands
-            and nothing else.
+            kernel declares one; None passes all operands and no workspace.
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the launch before it ends, where that is one of ours too
             (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
@@ -352,10 +349,10 @@ class Kernel:
                     f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
                     "constant operands to be READ"
                 )
-            if operand.name in (WORKSPACE, *AHEAD):
+            if operand.name == WORKSPACE:
                 raise ValueError(
-                    f"{self.name}: an operand is named {operand.name!r}, expected another name: it "
-                    "is what a launch calls its scratch memory, or a weight of the next op"
+                    f"{self.name}: an operand is named {WORKSPACE!r}, expected another name: it is "
+                    "what a launch calls its scratch memory"
                 )
             derived = ("T", "W") if operand.access is Access.WRITE else ("T",)
             if operand.dtype not in (*DTYPES, *derived):

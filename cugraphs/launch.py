@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import AHEAD, DTYPES, WORKSPACE, ArrayType, Kernel, Launch, running_on
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch, running_on
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 from cugraphs.tensor_map_encoding import encode_tensor_map
@@ -191,7 +191,6 @@ def prepare(
     stream: int,
     cublaslt: CublasLt,
     workspace: DeviceArray | None,
-    ahead: DeviceArray | None = None,
     build: tuple[str, ...] = (),
 ) -> list[Prepared]:
     """What ``kernel`` runs on these arrays, ready to be queued; nothing is launched.
@@ -204,7 +203,6 @@ def prepare(
         cublaslt: for matrix products.
         workspace: uint8 [bytes]; the kernel's ``workspace_bytes`` or more; None where it needs
             none.
-        ahead: the weight that the next product reads, which launches may fetch into the cache.
         build: :data:`DELAYED` or :data:`STAMPED`, or none.
 
     Raises:
@@ -223,10 +221,6 @@ def prepare(
     for name, operand in zip(plan.operands, arrays, strict=False):
         pointers[name] = int(operand.data.ptr)
     pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
-    pointers |= dict.fromkeys(AHEAD, 0)
-    if ahead is not None:
-        begin = int(ahead.data.ptr)
-        pointers |= zip(AHEAD, (begin, begin + int(ahead.nbytes)), strict=True)
     prepared: list[Prepared] = []
     for part in plan.parts:
         if isinstance(part, LaunchForm):

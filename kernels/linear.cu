@@ -98,8 +98,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     const T*,                    // x [tokens, in_features]
     const T*,                    // weight [out_features, in_features]
     const T* __restrict__ bias,  // [out_features] or null
-    const char* ahead,           // of the next launch
-    const char* ahead_end,
     int tokens,
     int in_features,
     int out_features,
@@ -128,6 +126,5 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     }
   };
   const int tiles = (out_features + kColumns - 1) / kColumns;
-  Linear::run(
-      box_row, finish, x_map, weight_map, ahead, ahead_end, tiles, parts, in_features);
+  Linear::run(box_row, finish, x_map, weight_map, tiles, parts, in_features);
 }

@@ -60,8 +60,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_swiglu_wgmma(
     T* __restrict__ out,  // [tokens, inter]
     const T*,             // x [tokens, in_features]
     const T*,             // weight [2*inter, in_features]: gates, then what they scale
-    const char* ahead,    // of the next launch
-    const char* ahead_end,
     int tokens,
     int in_features,
     int inter,
@@ -94,5 +92,5 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_swiglu_wgmma(
     }
   };
   const int tiles = (inter + kGates - 1) / kGates;
-  Linear::run(box_row, finish, x_map, weight_map, ahead, ahead_end, tiles, 1, in_features);
+  Linear::run(box_row, finish, x_map, weight_map, tiles, 1, in_features);
 }

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1) paged_decode_attention_fold(
     int columns) {
   __shared__ Attended of_groups[kFoldThreads];
   wait_for_previous_kernel();
-  if (rows <= kFewRows) let_next_kernel_start();
+  if (rows <= kProductRows) let_next_kernel_start();
   const Cut cut = reinterpret_cast<const Cut*>(workspace)[blockIdx.x];
   if (cut.parts <= 1) return;
   const int sets_of_kv_head = (group + heads_of_set - 1) / heads_of_set;

@@ -6,6 +6,7 @@
 #pragma once
 
 constexpr int kFewRows = 8;  // of a step, up to which a kernel should let the next one start early
+constexpr int kProductRows = 64;  // and what a product of ours follows
 
 #ifdef CPU_EMU
 #include "ptx_on_cpu.h"
@@ -34,14 +35,6 @@ __device__ __forceinline__ void load_once(unsigned (&result)[4], const void* fro
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
                : "l"(from));
-}
-
-// Begins to fetch memory that nobody writes into the L2 cache; address and bytes are multiples of 16.
-// Nothing before sm_90.
-__device__ __forceinline__ void fetch_to_cache(const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes) : "memory");
-#endif
 }
 
 // Closes the group of the copies that this thread has begun.

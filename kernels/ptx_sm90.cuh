@@ -127,6 +127,20 @@ __device__ __forceinline__ void copy_box(
       : "memory");
 }
 
+// As copy_box, of what is read once: other things stay in the L2 cache.
+__device__ __forceinline__ void copy_box_once(
+    unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+      :
+      : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
+        "r"(start.at[3]), "l"(policy)
+      : "memory");
+}
+
 // ---------------------------------------------------------------------------------- warpgroups, wgmma
 
 // All warps of a warpgroup call these, once: it takes or gives registers, in multiples of 8 a thread.

@@ -20,42 +20,37 @@ constexpr int kWgmmaThreads = 160;  // of a block: four warps that multiply, one
 
 template <typename T, int kColumns, int kBoxes, int kStages>
 struct WgmmaLinear {
-  static constexpr int kRows = 64;                    // of x, at most
-  static constexpr int kDepth = 64;                   // elements of a row in a stage
+  static constexpr int kRows = 64;                       // of x, at most
+  static constexpr int kDepth = 64;                      // elements of a row in a stage
   static constexpr int kWarps = kWgmmaThreads / 32 - 1;  // that multiply
-  static constexpr int kBoxRows = kColumns / kBoxes;  // of the weight, that are copied together
+  static constexpr int kBoxRows = kColumns / kBoxes;     // of the weight, that are copied together
   static constexpr int kRowBytes = kDepth * sizeof(T);
   static constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kBoxes * kBoxBytes;
   static_assert(kBoxRows % 8 == 0, "8 rows lie together");
 
-  // The steps of a block, one a stage of the ring: through its items, and through the part of each. Tiles
-  // begin at different depths, so that blocks do not ask the same channels of memory at the same time.
+  // The steps of a block, one a stage of the ring: through its items, and through the part of each.
   struct Steps {
     int tiles, parts, depths;  // depths: of in_features
-    int item, tile, part, begin, end, depth, left;
+    int item, tile, part, depth, end;
     int stage = 0, parity = 0;
     __device__ __forceinline__ Steps(int tiles, int parts, int in_features)
-        : tiles(tiles), parts(parts), depths((in_features + kDepth - 1) / kDepth), item(blockIdx.x) {
+        : tiles(tiles),
+          parts(parts),
+          depths((in_features + kDepth - 1) / kDepth),
+          item(blockIdx.x) {
       begin_item();
     }
     __device__ __forceinline__ bool exists() const { return item < tiles * parts; }
     __device__ __forceinline__ void begin_item() {
       part = item / tiles;
       tile = item - part * tiles;
-      begin = depths * part / parts;
+      depth = depths * part / parts;
       end = depths * (part + 1) / parts;
-      left = end - begin;
-#ifdef ROT
-      depth = begin + static_cast<int>(static_cast<long long>(tile) * left / tiles);
-#else
-      depth = begin;
-#endif
     }
     __device__ __forceinline__ void advance() {
       if (++stage == kStages) stage = 0, parity ^= 1;
-      if (++depth == end) depth = begin;
-      if (--left > 0) return;
+      if (++depth < end) return;
       item += gridDim.x;
       begin_item();
     }
@@ -70,8 +65,6 @@ struct WgmmaLinear {
       const Finish& finish,
       const TensorMap& x_map,       // of [tokens, in_features], boxes of kRows rows
       const TensorMap& weight_map,  // of [.., in_features], boxes of kBoxRows rows
-      const char* ahead,            // the weight that the next launch reads, or null
-      const char* ahead_end,
       int tiles,
       int parts,
       int in_features) {
@@ -90,9 +83,7 @@ struct WgmmaLinear {
 
     if (warp == kWarps) {
       if (lane == 0) copy(box_row, ring, x_map, weight_map, tiles, parts, in_features);
-      __syncwarp();
       wait_for_previous_kernel();
-      fetch(ahead, ahead_end);
       return;
     }
     wait_for_previous_kernel();
@@ -141,58 +132,28 @@ struct WgmmaLinear {
       int tiles,
       int parts,
       int in_features) {
-          const auto copy_weight = [&](const Steps& at) {
-            const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
-            mbarrier_arrive_expecting(full, kStageBytes);
-    #pragma unroll
-            for (int box = 0; box < kBoxes; ++box) {
-    #ifdef MAP3
-              const BoxStart start = {{0, box_row(at.tile, box), at.depth, 0}};
-    #else
-              const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
-    #endif
-    #ifdef HINT
-              unsigned long long policy;
-              asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-              asm volatile(
-                "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
-                : : "r"(to + box * kBoxBytes), "l"(&weight_map), "r"(full),
-                "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]), "r"(start.at[3]), "l"(policy) : "memory");
-    #else
-              copy_box(to + box * kBoxBytes, &weight_map, start, full);
-    #endif
-            }
-          };
-          Steps ahead(tiles, parts, in_features);
-          for (; ahead.parity == 0 && ahead.exists(); ahead.advance()) copy_weight(ahead);
-          wait_for_previous_kernel();
-          int copied = ahead.parity == 0 ? ahead.stage : kStages;
-          for (Steps at(tiles, parts, in_features); at.exists(); at.advance(), --copied) {
-            if (copied <= 0) {
-              mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
-              copy_weight(at);
-            }
-    #ifdef MAP3
-            const BoxStart start = {{0, 0, at.depth, 0}};
-    #else
-            const BoxStart start = {{at.depth * kDepth, 0, 0, 0}};
-    #endif
-            copy_box(ring.tile(at.stage), &x_map, start, ring.full(at.stage));
-          }
-          start_next_kernel();  // the memory is about to be idle
-  }
-
-  // Has the L2 cache fetch the block's share of some MB of the next launch's weight, evenly from all of
-  // it: until that one's blocks have begun, the memory would be idle.
-  static __device__ __forceinline__ void fetch(const char* from, const char* end) {
-    constexpr int kBytes = 4096;
-#ifdef AHEAD
-    const long long pieces = (end - from) / kBytes, wanted = gridDim.x * AHEAD;
-    const int lane = threadIdx.x % 32;
-    if (pieces < wanted || lane >= AHEAD) return;
-    fetch_to_cache(from + pieces * (blockIdx.x * AHEAD + lane) / wanted * kBytes, kBytes);
-#endif
+    const auto copy_weight = [&](const Steps& at) {
+      const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
+      mbarrier_arrive_expecting(full, kStageBytes);
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box) {
+        const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
+        copy_box_once(to + box * kBoxBytes, &weight_map, start, full);
+      }
+    };
+    Steps ahead(tiles, parts, in_features);
+    for (; ahead.parity == 0 && ahead.exists(); ahead.advance()) copy_weight(ahead);
+    wait_for_previous_kernel();
+    int copied = ahead.parity == 0 ? ahead.stage : kStages;
+    for (Steps at(tiles, parts, in_features); at.exists(); at.advance(), --copied) {
+      if (copied <= 0) {
+        mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
+        copy_weight(at);
+      }
+      const BoxStart start = {{at.depth * kDepth, 0, 0, 0}};
+      copy_box(ring.tile(at.stage), &x_map, start, ring.full(at.stage));
+    }
+    start_next_kernel();  // the memory is about to be idle
   }
 };
 
@@ -202,8 +163,6 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
     float* workspace,  // [parts, tokens, out_features]
     const T*,          // x [tokens, in_features]
     const T*,          // weight [out_features, in_features]
-    const char* ahead,  // of the next launch
-    const char* ahead_end,
     int tokens,
     int in_features,
     int out_features,
@@ -227,6 +186,5 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
     }
   };
   const int tiles = (out_features + kColumns - 1) / kColumns;
-  Linear::run(
-      box_row, finish, x_map, weight_map, ahead, ahead_end, tiles, parts, in_features);
+  Linear::run(box_row, finish, x_map, weight_map, tiles, parts, in_features);
 }

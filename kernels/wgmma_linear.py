@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cugraphs.kernel import AHEAD, CUDA_TYPES, Axes, Launch, MatrixProduct
+from cugraphs.kernel import CUDA_TYPES, Axes, Launch, MatrixProduct
 from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
 from .stream_linear import STREAM_DTYPES
@@ -158,7 +158,7 @@ def wgmma_launch(
         grid=(min(shape.tiles * shape.parts, MULTIPROCESSORS), 1, 1),
         block=_THREADS,
         scalars=tuple(map(np.int32, sizes)),
-        operands=(*operands, *AHEAD),
+        operands=operands,
         shared_bytes=shape.shared_bytes,
         programmatic=True,
         arch=WGMMA_ARCH,

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from cugraphs.emulation.emulate import bind_launches
-from cugraphs.kernel import AHEAD, WORKSPACE, Access, Kernel, Launch, Operand
+from cugraphs.kernel import WORKSPACE, Access, Kernel, Launch, Operand
 from cugraphs.kernels import ALL
 from cugraphs.launch import queue
 from cugraphs.testing import case_arrays, check_plan
@@ -47,8 +47,6 @@ def wrong_parameters(kernel, launch, functions):
     names = launch.operands or tuple(operands)
     parameters = functions[launch.function.partition("<")[0]]
     for name, parameter in zip(names, parameters, strict=False):
-        if name in AHEAD:  # a weight
-            continue
         operand = operands.get(name)
         read = name == WORKSPACE or (operand.access is not Access.WRITE and not operand.constant)
         if read and "__restrict__" in parameter:

@@ -18,7 +18,6 @@ import numpy as np
 from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
-    AHEAD,
     DTYPES,
     WORKSPACE,
     Access,
@@ -83,8 +82,6 @@ def emulate(
     buffers[WORKSPACE] = replace(
         _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
     )
-    nothing = {name: Buffer(name, 0, 0, 0, False, False, True) for name in AHEAD}
-    buffers |= nothing
     library = _library_for(kernel, emulated(running, arch), checked)
     with _LOCK:
         if library is not None:

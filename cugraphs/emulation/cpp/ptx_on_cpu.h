@@ -121,8 +121,6 @@ struct Ptx {
 
 }  // namespace emu
 
-inline void fetch_to_cache(const void*, int) {}
-
 #define cp_async16 emu::Ptx{EMU_SITE}.cp_async16
 #define cp_async_commit emu::Ptx{EMU_SITE}.cp_async_commit
 #define cp_async_wait emu::Ptx{EMU_SITE}.cp_async_wait

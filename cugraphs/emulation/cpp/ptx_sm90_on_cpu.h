@@ -146,13 +146,18 @@ struct PtxSm90 {
           emu_access(shared_at(to + bytes), kRowBytes, true, site);
           unsigned char row[kRowBytes] = {};
           memcpy(row, reinterpret_cast<const void*>(from), exists);
-          for (int v = 0; v < kRowBytes; v += 16) memcpy(shared_at(swizzled(to + bytes + v)), row + v, 16);
+          for (int v = 0; v < kRowBytes; v += 16)
+            memcpy(shared_at(swizzled(to + bytes + v)), row + v, 16);
         }
       }
     }
     Mbarrier& b = mbarrier(barrier);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
+  }
+
+  void copy_box_once(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
+    copy_box(to, map, start, barrier);
   }
 
   // 16 bytes of a swizzled row, or less within them, as they are read.
@@ -260,6 +265,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
+#define copy_box_once emu::PtxSm90{EMU_SITE}.copy_box_once
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_wait_for_earlier emu::PtxSm90{EMU_SITE}.wgmma_wait_for_earlier
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
