@@ -822,7 +822,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "linear_swiglu",
         "linear_swiglu.cu",
-        ("gate and up swapped", "silu<T>(gate) * up", "silu<T>(up) * gate"),
+        (
+            "gate and up swapped",
+            "from_float<T>(silu<T>(gate) * up);\n      }\n    }\n  };\n  const int units",
+            "from_float<T>(silu<T>(up) * gate);\n      }\n    }\n  };\n  const int units",
+        ),
         ("products not rounded", "to_float(from_float<T>(sums[g]))", "sums[g]"),
         ("gates in place of what they scale", "gate : inter + gate", "gate : gate"),
         ("gates after the last are stored", "if (output < inter) {", "{"),
@@ -834,34 +838,51 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "linear_swiglu",
         "wgmma_linear.cuh",
-        ("both boxes are of the gates", "box_row(at.tile(), box)", "box_row(at.tile(), 0)"),
-        ("the second box over the first", "kXBytes + box * kBoxBytes", "kXBytes"),
+        ("both boxes are of the gates", "box_row(at.tile, box)", "box_row(at.tile, 0)"),
+        ("the second box over the first", "to + box * kBoxBytes", "to"),
         (
             "x is read before it is there",
-            "      wait_for_previous_kernel();\n      Steps at",
-            "      Steps at",
+            "    wait_for_previous_kernel();\n    int copied",
+            "    int copied",
         ),
         (
             "results are written before the wait",
-            "    wait_for_previous_kernel();\n    if (warp == kWarps) return;",
-            "    if (warp == kWarps) return;",
+            "    wait_for_previous_kernel();\n    float sums",
+            "    float sums",
+        ),
+        (
+            "a thread returns without waiting",
+            "      wait_for_previous_kernel();\n      return;",
+            "      return;",
         ),
     ),
     *_bugs(
         "linear_add_rms_norm",
         "wgmma_linear.cuh",
-        ("every part from the start", "depth = depths * part() / parts;", "depth = 0;"),
-        ("a part ends early", "depths * (part() + 1) / parts", "depths * (part() + 1) / parts - 1"),
+        ("every part from the start", "depth = depths * part / parts;", "depth = 0;"),
+        ("a part ends early", "depths * (part + 1) / parts;", "depths * (part + 1) / parts - 1;"),
         ("items beside each other", "item += gridDim.x;", "item += 1;"),
-        ("x from its start", "&x_map, {{at.depth * kDepth,", "&x_map, {{0,"),
-        ("sums of the tile before", "step > 0 || k > 0", "done > 0 || k > 0"),
-        ("columns of k twice", "ring.tile(done) + k * 32;", "ring.tile(done);"),
-        ("copied over what is in use", "          ring.wait_empty(done);\n", ""),
-        ("products of what has not come", "        ring.wait_full(done);\n", ""),
+        (
+            "x from its start",
+            "start = {{at.depth * kDepth, 0, 0, 0}};",
+            "start = {{0, 0, 0, 0}};",
+        ),
+        ("sums of the tile before", "last >= 0 || k > 0", "true"),
+        ("columns of k twice", "ring.tile(at.stage) + k * 32;", "ring.tile(at.stage);"),
+        (
+            "copied over what is in use",
+            "        mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);\n",
+            "",
+        ),
+        (
+            "products of what has not come",
+            "        mbarrier_wait(ring.full(at.stage), at.parity);\n",
+            "",
+        ),
         (
             "given back before it is multiplied",
-            "        ring.wait_full(done);\n",
-            "        ring.wait_full(done);\n        release(done);\n",
+            "        mbarrier_wait(ring.full(at.stage), at.parity);\n",
+            "        mbarrier_wait(ring.full(at.stage), at.parity);\n        release(at.stage);\n",
         ),
         ("all warps have the first's rows", "threadIdx.x / 32 * 16 + half", "half"),
         ("columns a lane apart", "threadIdx.x % 4 * 2 + i", "threadIdx.x % 4 + i"),
@@ -975,7 +996,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "norm_swiglu",
         "norm_swiglu.cu",
-        ("gate and up swapped", "silu<T>(gate) * up", "silu<T>(up) * gate"),
+        (
+            "gate and up swapped",
+            "from_float<T>(silu<T>(gate) * up);\n      }\n    }\n  };\n  const int units",
+            "from_float<T>(silu<T>(up) * gate);\n      }\n    }\n  };\n  const int units",
+        ),
         ("products not rounded", "to_float(from_float<T>(sums[g]))", "sums[g]"),
         ("gates in place of what they scale", "gate : inter + gate", "gate : gate"),
         (
@@ -1405,7 +1430,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         ),
         (
             "folds before the parts are there",
-            "  wait_for_previous_kernel();\n  if (rows <= kFewRows) let_next_kernel_start();\n"
+            "  wait_for_previous_kernel();\n  if (rows <= kProductRows) let_next_kernel_start();\n"
             "  const Cut cut",
             "  const Cut cut",
         ),
