@@ -126,5 +126,5 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     }
   };
   const int tiles = (out_features + kColumns - 1) / kColumns;
-  Linear::run(box_row, finish, x_map, weight_map, tiles, parts, in_features);
+  Linear::run(box_row, finish, x_map, weight_map, tokens, tiles, parts, in_features);
 }

@@ -37,7 +37,7 @@ from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
 from .stream_linear import stream_shape, streams
-from .wgmma_linear import takes_wgmma, wgmma_launch, wgmma_shape
+from .wgmma_linear import MAX_COLUMNS, takes_wgmma, wgmma_launch, wgmma_shape
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
 # product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
@@ -103,7 +103,7 @@ def launches(
         )
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
-    if takes_wgmma(tokens, in_features, out_features, dtype):
+    if takes_wgmma(tokens, in_features, out_features, dtype) and out_features <= MAX_COLUMNS:
         return (
             wgmma_launch(
                 "linear_wgmma",

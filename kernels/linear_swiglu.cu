@@ -92,5 +92,5 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_swiglu_wgmma(
     }
   };
   const int tiles = (inter + kGates - 1) / kGates;
-  Linear::run(box_row, finish, x_map, weight_map, tiles, 1, in_features);
+  Linear::run(box_row, finish, x_map, weight_map, tokens, tiles, 1, in_features);
 }

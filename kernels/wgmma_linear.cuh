@@ -63,8 +63,9 @@ struct WgmmaLinear {
   static __device__ __forceinline__ void run(
       const BoxRow& box_row,
       const Finish& finish,
-      const TensorMap& x_map,       // of [tokens, in_features], boxes of kRows rows
+      const TensorMap& x_map,       // of [tokens, in_features], boxes of all rows
       const TensorMap& weight_map,  // of [.., in_features], boxes of kBoxRows rows
+      int tokens,
       int tiles,
       int parts,
       int in_features) {
@@ -81,11 +82,23 @@ struct WgmmaLinear {
     }
     __syncthreads();
 
+    const int copied_rows = (tokens + 7) / 8 * 8;  // of x, as the map's boxes are
     if (warp == kWarps) {
-      if (lane == 0) copy(box_row, ring, x_map, weight_map, tiles, parts, in_features);
+      if (lane == 0) {
+        const int bytes = copied_rows * kRowBytes + kBoxes * kBoxBytes;
+        copy(box_row, ring, bytes, x_map, weight_map, tiles, parts, in_features);
+      }
       wait_for_previous_kernel();
       return;
     }
+    // Rows after the last are multiplied too. They stay zero.
+    const int zero_bytes = (kRows - copied_rows) * kRowBytes;
+    for (int at = threadIdx.x * 16; at < kStages * zero_bytes; at += 32 * kWarps * 16) {
+      const int byte = at / zero_bytes * kStageBytes + copied_rows * kRowBytes + at % zero_bytes;
+      *reinterpret_cast<Pack<unsigned, 4>*>(smem + (tiles_at - shared_address(smem)) + byte) = {};
+    }
+    fence_shared_writes();
+    named_barrier_wait(1, 32 * kWarps);
     wait_for_previous_kernel();
     float sums[kColumns / 2];
     const auto release = [&](int stage) {
@@ -127,6 +140,7 @@ struct WgmmaLinear {
   static __device__ __forceinline__ void copy(
       const BoxRow& box_row,
       const Ring<kStages, kStageBytes>& ring,
+      int stage_bytes,  // that are copied
       const TensorMap& x_map,
       const TensorMap& weight_map,
       int tiles,
@@ -134,7 +148,7 @@ struct WgmmaLinear {
       int in_features) {
     const auto copy_weight = [&](const Steps& at) {
       const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
-      mbarrier_arrive_expecting(full, kStageBytes);
+      mbarrier_arrive_expecting(full, stage_bytes);
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
         const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
@@ -186,5 +200,5 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
     }
   };
   const int tiles = (out_features + kColumns - 1) / kColumns;
-  Linear::run(box_row, finish, x_map, weight_map, tiles, parts, in_features);
+  Linear::run(box_row, finish, x_map, weight_map, tokens, tiles, parts, in_features);
 }

@@ -26,10 +26,13 @@ _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
 _COLUMNS = (224, 192, 128, 96, 64, 48, 32, 16)  # of a tile
 MAX_PARTS = 8
+# A product alone, that a block takes several tiles of, cuBLASLt computes as fast.
+MAX_COLUMNS = MULTIPROCESSORS * _COLUMNS[0]
 # A stage costs what is longer: its weights from memory, or all from the L2 cache. Sums of parts
 # are written and read. In the time that 128 bytes take from the L2 cache.
-_MEMORY_COST = 1.78
-_PART_COST = 0.1 / 64
+_MEMORY_COST = 1.9
+_LEAST_COST = 93  # to copy, multiply and give back, whatever the size
+_PART_COST = 0.13 / 64
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def wgmma_shape(
 
     def cost(shape: WgmmaShape) -> float:
         turns = -(-shape.tiles * shape.parts // MULTIPROCESSORS)
-        loaded = max(shape.columns * _MEMORY_COST, shape.columns + tokens)
+        loaded = max(shape.columns * _MEMORY_COST, shape.columns + tokens, _LEAST_COST)
         parts_cost = shape.parts * columns * tokens * _PART_COST if shape.parts > 1 else 0
         return turns * -(-depths // shape.parts) * loaded + parts_cost
 
@@ -164,7 +167,7 @@ def wgmma_launch(
         arch=WGMMA_ARCH,
         elsewhere=elsewhere,
         tensor_maps=(
-            rows("x", tokens, MAX_ROWS),
+            rows("x", tokens, -(-tokens // 8) * 8),
             rows("weight", boxes * out_features, shape.columns // boxes),
         ),
     )
