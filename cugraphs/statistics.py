@@ -19,7 +19,8 @@ class RequestTimes:
         time_per_output_token_s: mean over the tokens after the first, of all its samples; None
             where there are none.
         total_s: from its arrival until it ended.
-        cached_tokens: of its prompt, those found in the cache, over all samples.
+        cached_tokens: of its prompt, over all samples, those that were found in the cache or taken
+            from another sample.
     """
 
     queue_s: float | None
@@ -86,17 +87,22 @@ class EngineStats:
         requests_waiting: sequences that are not admitted.
         requests_running: sequences that are.
         requests_finished: requests that have ended.
+        requests_failed: of them, those that ended with an error.
         steps: that ran.
         prompt_tokens: computed, those of preempted sequences each time.
         generated_tokens: sampled.
         surplus_tokens: of them, those behind a stop string, which no answer has.
         cached_tokens: of prompts, found in the cache.
+        forks: sequences that took over the blocks of another sample of their prompt.
+        forked_tokens: that those hold, and that were not computed again.
+        copied_blocks: that they have of their own, since both go on to write there.
         preemptions: sequences that gave their blocks back.
         kv_blocks: that sequences can own.
         kv_blocks_used: owned now.
         kv_blocks_cached: owned by nobody, with a prefix that may be used again.
         captures: graphs captured.
         replays: replayed decode steps, by rung.
+        loops: launches of a captured loop over decode steps, by rung; each made one step or more.
         eager_steps: steps that ran eagerly, by reason.
         padding_rows: computed for nobody.
         off_ladder_steps: batches above the largest captured size.
@@ -107,17 +113,22 @@ class EngineStats:
     requests_waiting: int
     requests_running: int
     requests_finished: int
+    requests_failed: int
     steps: int
     prompt_tokens: int
     generated_tokens: int
     surplus_tokens: int
     cached_tokens: int
+    forks: int
+    forked_tokens: int
+    copied_blocks: int
     preemptions: int
     kv_blocks: int
     kv_blocks_used: int
     kv_blocks_cached: int
     captures: int
     replays: Mapping[int, int]
+    loops: Mapping[int, int]
     eager_steps: Mapping[str, int]
     padding_rows: int
     off_ladder_steps: int
@@ -125,23 +136,27 @@ class EngineStats:
 
     def __str__(self) -> str:
         """Some lines for people."""
-        replays = ", ".join(
-            f"{rung} rows {count:,}" for rung, count in sorted(self.replays.items())
-        )
+        replays, loops = map(_by_rung, (self.replays, self.loops))
         eager = ", ".join(f"{count:,} ({why})" for why, count in self.eager_steps.items())
         phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in self.host_seconds.items())
         return (
             f"requests: {self.requests_waiting:,} waiting, {self.requests_running:,} running, "
-            f"{self.requests_finished:,} finished; {self.preemptions:,} preemptions\n"
+            f"{self.requests_finished:,} finished, {self.requests_failed:,} of them failed; "
+            f"{self.preemptions:,} preemptions\n"
             f"tokens: {self.prompt_tokens:,} of prompts computed, {self.cached_tokens:,} cached, "
+            f"{self.forked_tokens:,} of another sample in {self.forks:,} forks, "
             f"{self.generated_tokens:,} generated in {self.steps:,} steps, of which "
             f"{self.surplus_tokens:,} behind a stop string\n"
-            f"graphs: {self.captures:,} captured; replays: {replays or 'none'}; eager steps: "
+            f"graphs: {self.captures:,} captured; replays: {replays}; loops: {loops}; eager steps: "
             f"{eager or 'none'}; off the ladder: {self.off_ladder_steps:,}; padding rows: "
             f"{self.padding_rows:,}\n"
             f"KV blocks: {self.kv_blocks_used:,} of {self.kv_blocks:,} used, "
             f"{self.kv_blocks_cached:,} cached; host seconds: {phases}"
         )
+
+
+def _by_rung(counts: Mapping[int, int]) -> str:
+    return ", ".join(f"{rung} rows {n:,}" for rung, n in sorted(counts.items())) or "none"
 
 
 @dataclass
@@ -153,6 +168,7 @@ class EngineCounters:
     generated_tokens: int = 0
     surplus_tokens: int = 0
     requests_finished: int = 0
+    requests_failed: int = 0
     host_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _begin_s: float = 0.0
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
-from tiny_model import BOS, write_tiny_model
+from tiny_model import BOS, EOS, write_tiny_model
 
 from cugraphs import LLM, SamplingParams
 from cugraphs.ladder import Ladder
@@ -195,6 +195,74 @@ def test_a_newcomer_waits_for_no_more_than_what_is_in_flight(folder, way, most):
     in_flight = 64 if way == "loops of 64" else 0
     assert engine.stats().steps - steps <= most + in_flight
     finish(engine)
+
+
+@pytest.mark.parametrize("ends", ["by a stop string", "aborted"])
+def test_loops_end_for_those_who_can_join_and_for_no_others(folder, ends, monkeypatch):
+    engine = make_engine(folder, "loops of 16", max_num_seqs=1)
+    text, stops = engine._text, []
+    engine._pipeline._give = lambda tokens: (text.put(tokens), text.drain())
+    stop_loops = engine._runner.stop_loops
+    monkeypatch.setattr(engine._runner, "stop_loops", lambda: (stops.append(1), stop_loops()))
+    greedy = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    first = engine.add_request([BOS, 40], greedy)
+    finish(engine)
+    stop = first.output().outputs[0].text[2:6]  # of the third token, or soon after
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=stop)
+    first = engine.add_request([BOS, 40], params)
+    for _ in range(2):
+        engine.step()
+    stops.clear()
+    second = engine.add_request([BOS, 50], greedy)
+    assert not stops  # the only slot is taken
+    if ends == "aborted":
+        engine.abort(first)
+    while not first.finished:
+        engine.step()
+    assert stops and engine.scheduler.waiting
+    finish(engine)
+    assert len(second.output().outputs[0].token_ids) == 40
+
+
+@pytest.mark.parametrize(("way", "queued"), [("4 at once", 3), ("loops of 4", 4)])
+def test_steps_go_together_while_a_prompt_waits_for_blocks(folder, way, queued):
+    """It could not join before somebody ends, so nobody takes steps one by one for it."""
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    alone = make_engine(folder, max_num_seqs=1)
+    prompts = [[BOS, *range(20, 48)], [BOS, *range(90, 128)]]
+    expected = [alone.add_request(prompt, params) for prompt in prompts]
+    finish(alone)
+    engine = make_engine(folder, way, num_blocks=17)  # 16 of 4 tokens, of which 14 and 16 are used
+    first, second = (engine.add_request(prompt, params) for prompt in prompts)
+    in_flight = []
+    while engine.scheduler.waiting:
+        engine.step()
+        in_flight.append(engine.scheduler.num_in_flight)
+    assert sum(count >= queued for count in in_flight) >= 4
+    finish(engine)
+    found = [request.output().outputs for request in (first, second)]
+    assert found == [request.output().outputs for request in expected]
+
+
+@pytest.mark.parametrize("way", ["sync", "async", "loops of 4"])
+def test_a_slot_is_taken_again_after_an_end_that_steps_were_queued_behind(folder, way):
+    """Those made no token, so the slot stands a token earlier than was thought when they were."""
+    greedy = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    common = [BOS, *range(50, 57)]
+    fresh = make_engine(folder, max_num_seqs=1)
+    expected = fresh.add_request([*common, 60], greedy)
+    finish(fresh)
+    for length in range(4, 9):  # with one of them the slot seems to stand where the prefix ends
+        engine = make_engine(folder, way, max_num_seqs=1)
+        engine.add_request([*common, 70], greedy)
+        finish(engine)
+        ends = SamplingParams(temperature=0, max_tokens=9, logit_bias={EOS: 100.0})
+        ended = engine.add_request([BOS, *range(20, 19 + length)], ends)
+        request = engine.add_request([*common, 60], greedy)
+        finish(engine)
+        assert ended.output().outputs[0].token_ids == (EOS,)
+        assert request.output().outputs == expected.output().outputs
+        assert engine.stats().cached_tokens == 8
 
 
 def test_a_batch_above_the_ladder_is_stepped_one_by_one(folder, expected):
