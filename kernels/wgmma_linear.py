@@ -32,7 +32,7 @@ MAX_COLUMNS = MULTIPROCESSORS * _COLUMNS[0]
 # are written and read. In the time that 128 bytes take from the L2 cache.
 _MEMORY_COST = 1.9
 _LEAST_COST = 93  # to copy, multiply and give back, whatever the size
-_PART_COST = 0.13 / 64
+_PART_COST = 0.1 / 64
 
 
 @dataclass(frozen=True)
