@@ -6,7 +6,6 @@
 #pragma once
 
 constexpr int kFewRows = 8;  // of a step, up to which a kernel should let the next one start early
-constexpr int kProductRows = 64;  // and what a product of ours follows
 
 #ifdef CPU_EMU
 #include "ptx_on_cpu.h"

@@ -127,6 +127,18 @@ struct PtxSm90 {
     emu_copy_async(shared_at(to), from, 16, valid ? 16 : 0, site);
   }
 
+  EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
+    const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
+    if (misaligned)
+      emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
+    emu_access(from, bytes, false, site);
+    emu_access(shared_at(to), bytes, true, site);
+    memcpy(shared_at(to), from, bytes);
+    Mbarrier& b = mbarrier(barrier);
+    b.phase_and_bytes -= 2 * bytes;
+    close_if_complete(b);
+  }
+
   EMU_UNCHECKED void copy_box(
       unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
@@ -247,6 +259,7 @@ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(p) - smem);
 }
 inline void mbarrier_init_done() {}
+inline void mbarrier_end(unsigned) {}
 inline void fence_shared_writes() {}
 template <int kRegisters>
 inline void grow_registers() {}
@@ -264,6 +277,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_arrive emu::PtxSm90{EMU_SITE}.named_barrier_arrive
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
+#define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define copy_box_once emu::PtxSm90{EMU_SITE}.copy_box_once
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
