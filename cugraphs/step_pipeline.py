@@ -116,10 +116,9 @@ class StepPipeline:
         """
         if not self._in_flight:
             return True
-        last = self._in_flight[-1]
-        if last.wants_logprobs or (last.ticket.loop is not None and self.scheduler.could_join):
+        if self._in_flight[-1].wants_logprobs or len(self._in_flight) > self._steps_ahead:
             return False
-        return len(self._in_flight) <= self._steps_ahead
+        return not self.scheduler.could_join or all(s.ticket.loop is None for s in self._in_flight)
 
     def _submit(self) -> bool:
         """Schedule steps and queue them; whether there were any."""
