@@ -97,7 +97,8 @@ class Engine:
         eos_token_ids = sorted(tokenizer.eos_token_ids)
         self._text = TextWorker(tokenizer, max_num_seqs)
         self._requests: set[Request] = set()
-        self._outputs: list[RequestOutput] = []  # that the next step returns
+        # What the next step returns, by id(): who takes it twice, after an interrupt, has it once.
+        self._outputs: dict[int, RequestOutput] = {}
         self._is_busy = False  # with a step or an abort
         self._to_abort: deque[Request] = deque()
         self._counters = EngineCounters()
@@ -280,7 +281,7 @@ class Engine:
         self._abort_between_steps()
         self._do_whole(self._step)
         self._abort_between_steps()
-        outputs, self._outputs = self._outputs, []
+        outputs, self._outputs = list(self._outputs.values()), {}
         return outputs
 
     def _step(self) -> None:
@@ -330,7 +331,8 @@ class Engine:
         while results:
             for request, completion in results[0].ended:
                 self._let_go(request, completion)
-            self._outputs.extend(results.popleft().outputs)
+            self._outputs |= {id(output): output for output in results[0].outputs}
+            results.popleft()
 
     def _let_go(self, request: Request, completion: Completion) -> None:
         """Drop an answer that has ended; by a stop string its sequence may still run."""
@@ -369,7 +371,8 @@ class Engine:
         if not request.finished:
             self._text.drain()
             self._take_results()
-        self._outputs = [o for o in self._outputs if o.request_id != request.request_id]
+        kept = [o for o in self._outputs.values() if o.request_id != request.request_id]
+        self._outputs = {id(output): output for output in kept}
         if request not in self._requests:
             return
         for completion in request.left:

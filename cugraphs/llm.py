@@ -34,6 +34,7 @@ from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.start_times import span
 from cugraphs.statistics import EngineStats
+from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class LLM:
         """
         if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**64):
             raise ValueError(f"LLM: seed is {seed!r}, expected 0 <= seed < 2**64, or None")
+        _count("num_scheduler_steps", num_scheduler_steps, most=MAX_STEPS)
         self.folder = find_model(model)
         if device != "cpu":
             wake_driver()  # what follows needs Python's lock, which this does not
@@ -176,7 +178,7 @@ class LLM:
             max_num_seqs=max_num_seqs,
             seed=seed,
             prefix_caching=prefix_caching,
-            num_scheduler_steps=_count("num_scheduler_steps", num_scheduler_steps),
+            num_scheduler_steps=num_scheduler_steps,
             steps_ahead=steps_ahead(async_scheduling, self.device),
         )
 
@@ -223,8 +225,8 @@ class LLM:
         each = self._params_list(params, len(many))
         requests: list[Request] = []
         try:
-            for (token_ids, text), p in zip(map(self._encode, many), each, strict=True):
-                requests.append(self.engine.add_request(token_ids, p, text))
+            for prompt, p in zip(many, each, strict=True):
+                requests.append(self._add(prompt, p, len(requests) if len(many) > 1 else None))
             for request in requests:  # in any order: every step runs all of them
                 while not request.finished:
                     _raise_failures(self.engine.step(), requests)
@@ -289,6 +291,16 @@ class LLM:
         """
         (resolved,) = self._params_list(params, 1)
         return *self._encode(_checked_prompt(prompt)), resolved
+
+    def _add(self, prompt: Prompt, params: SamplingParams, number: int | None) -> Request:
+        """Ask the engine; an error names the prompt by its number, where there are several."""
+        try:
+            token_ids, text = self._encode(prompt)
+            return self.engine.add_request(token_ids, params, text)
+        except ValueError as error:
+            if number is None:
+                raise
+            raise ValueError(f"LLM.generate: prompts[{number}]: {error}") from error
 
     def _encode(self, prompt: Prompt) -> tuple[list[int], str | None]:
         if isinstance(prompt, str):
@@ -425,10 +437,11 @@ class TextStream(Iterator[str]):
         self._engine.abort_soon(self._request)
 
 
-def _count(name: str, value: object, least: int = 1) -> int:
+def _count(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """A count that the caller gave, checked."""
-    if type(value) is not int or value < least:
-        raise ValueError(f"LLM: {name} is {value!r}, expected an integer of at least {least}")
+    if type(value) is not int or value < least or (most is not None and value > most):
+        wanted = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"LLM: {name} is {value!r}, expected an integer of {wanted}")
     return value
 
 
@@ -443,20 +456,20 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         )
     if len(prompts) and all(_is_token_id(item) for item in prompts):
         return [_checked_prompt(prompts)]
-    return [_checked_prompt(item) for item in prompts]
+    return [_checked_prompt(item, f"prompts[{i}]") for i, item in enumerate(prompts)]
 
 
-def _checked_prompt(prompt: object) -> Prompt:
+def _checked_prompt(prompt: object, name: str = "the prompt") -> Prompt:
     """One prompt: a string, or token ids as a list of ints."""
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, bytes) or not isinstance(prompt, Sequence | np.ndarray):
         raise TypeError(
-            f"LLM: a prompt is {_shown(prompt)}, expected a string or a list of token ids"
+            f"LLM: {name} is {_shown(prompt)}, expected a string or a list of token ids"
         )
     for item in prompt:
         if not _is_token_id(item):
-            raise TypeError(f"LLM: a prompt holds {_shown(item)}, expected token ids, all integers")
+            raise TypeError(f"LLM: {name} holds {_shown(item)}, expected token ids, all integers")
     return [int(item) for item in prompt]
 
 

@@ -156,7 +156,7 @@ def test_mistakes_are_told_to_the_task_that_made_them(folder):
                 await llm.complete([1, 999999], GREEDY)
             with pytest.raises(ValueError, match=r"prompt is empty|has 0 tokens"):
                 await llm.complete([], GREEDY)
-            with pytest.raises(TypeError, match="a prompt is"):
+            with pytest.raises(TypeError, match="the prompt is"):
                 await collect(llm, 3, GREEDY)
             return await good
 

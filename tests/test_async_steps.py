@@ -116,13 +116,16 @@ def test_a_step_that_fails_is_taken_back_with_all_that_follow_it(folder, expecte
 
 @pytest.mark.parametrize("num_steps", [2, 4])
 @pytest.mark.parametrize("ahead", [1, 3, 6])
-def test_loops_that_end_early_with_others_behind_them(folder, expected, num_steps, ahead):
+@pytest.mark.parametrize("behind", ["loops", "loops and single steps"])
+def test_loops_that_end_early_with_others_behind_them(folder, expected, num_steps, ahead, behind):
     """The host stops loops before their first step or between two; those behind start there."""
     engine = make_engine(folder, "loops of 4")
     engine._pipeline._num_steps, engine._pipeline._steps_ahead = num_steps, ahead
     runner, ring, rng = engine._runner, engine._runner.ring, np.random.default_rng(num_steps)
     submit, collect, has_ended = runner.submit, runner.collect, ring.has_ended
-    not_made = 0
+    most_steps, not_made = engine._pipeline._most_steps, 0
+    if behind != "loops":  # as where blocks are scarce, or rows are more than the ladder has
+        engine._pipeline._most_steps = lambda: min(most_steps(), int(rng.choice([1, 4])))
 
     def stopped_at_once(*step, **how):
         if rng.random() < 0.2:
@@ -296,7 +299,7 @@ def test_llm_takes_the_options(folder):
         assert llm.engine.blocks.num_free == llm.engine.blocks.num_usable
 
 
-@pytest.mark.parametrize("steps", [0, 65, True, 2.0])
-def test_num_scheduler_steps_out_of_range_is_refused(folder, steps):
-    with pytest.raises(ValueError, match="num_scheduler_steps is"):
-        LLM(folder, device="cpu", num_scheduler_steps=steps)
+@pytest.mark.parametrize("steps", [0, 65, True, 2.0, "8"])
+def test_num_scheduler_steps_out_of_range_is_refused_before_anything_is_loaded(steps):
+    with pytest.raises(ValueError, match=r"num_scheduler_steps is .*, expected an integer of 1 to"):
+        LLM("/there/is/no/such/folder", device="cpu", num_scheduler_steps=steps)

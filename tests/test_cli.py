@@ -310,6 +310,8 @@ MISTAKES = [
     (["generate", "", "a"], "'' does not exist"),
     (["chat", "/no/such/folder"], "'/no/such/folder' does not exist"),
     (["chat", "FOLDER", "--top-p", "2"], "top_p is 2.0, expected 0 < top_p <= 1"),
+    (["generate", "/not/looked/for/yet", "a", "--top-p", "2"], "top_p is 2.0, expected 0 <"),
+    (["chat", "/not/looked/for/yet", "--max-tokens", "0"], "max_tokens is 0, expected"),
     (["chat", "NO_TEMPLATE"], "the model has no chat template, expected chat_template.jinja"),
     (["inspect"], "the following arguments are required: MODEL; see cugraphs inspect --help"),
     (["inspect", "/no/such/folder"], "'/no/such/folder' does not exist"),

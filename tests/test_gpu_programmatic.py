@@ -59,7 +59,7 @@ def cache_after(build, rows):
     return {name: device.read(runner.state[name]).copy() for name in names}
 
 
-@pytest.mark.parametrize("rows", [1, 12])
+@pytest.mark.parametrize("rows", [1, 12, 40])
 def test_a_thousand_replays_give_the_same_bits_when_kernels_sleep(rows):
     plain, delayed = cache_after((), rows), cache_after((DELAYED,), rows)
     assert (plain["num_computed"][:rows] >= 20 + REPLAYS).all()

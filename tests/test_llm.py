@@ -573,12 +573,12 @@ BAD_CALLS = [
     ((5,), TypeError, "prompts is 5 (int), expected a string"),
     ((b"abc",), TypeError, "prompts is b'abc' (bytes), expected a string"),
     (({"prompt": "a"},), TypeError, "prompts is {'prompt': 'a'} (dict), expected a string"),
-    ((["a", None],), TypeError, "a prompt is None (NoneType), expected a string or a list"),
-    ((["a", 5],), TypeError, "a prompt is 5 (int), expected a string or a list of token ids"),
-    (([b"a"],), TypeError, "a prompt is b'a' (bytes), expected a string or a list of token ids"),
-    (([[BOS, 1.5]],), TypeError, "a prompt holds 1.5 (float), expected token ids, all integers"),
-    (([[BOS, True]],), TypeError, "a prompt holds True (bool), expected token ids, all integers"),
-    (([[BOS, "a"]],), TypeError, "a prompt holds 'a' (str), expected token ids, all integers"),
+    ((["a", None],), TypeError, "prompts[1] is None (NoneType), expected a string or a list"),
+    ((["a", 5],), TypeError, "prompts[1] is 5 (int), expected a string or a list of token ids"),
+    (([b"a"],), TypeError, "prompts[0] is b'a' (bytes), expected a string or a list of token ids"),
+    (([[BOS, 1.5]],), TypeError, "prompts[0] holds 1.5 (float), expected token ids, all integers"),
+    (([[BOS, True]],), TypeError, "prompts[0] holds True (bool), expected token ids, all integers"),
+    (([[BOS, "a"]],), TypeError, "prompts[0] holds 'a' (str), expected token ids, all integers"),
     ((np.zeros((2, 2)),), TypeError, "(float64), expected token ids, all integers"),
     (("\ud800",), ValueError, "text holds a lone surrogate, expected Unicode"),
     (
@@ -613,7 +613,7 @@ def test_a_bad_call_says_what_is_wrong_and_runs_nothing(llm, arguments, error, m
     assert message in str(caught.value)
     prompts, *params = arguments
     if isinstance(prompts, list) and not isinstance(prompts[0], int):
-        with pytest.raises(error):
+        with pytest.raises(error, match=rf"prompts\[{len(prompts)}\]|params"):
             llm.generate(["fine first", *prompts], *params)
     assert_idle(llm)
     assert llm.stats().steps == before
@@ -622,8 +622,8 @@ def test_a_bad_call_says_what_is_wrong_and_runs_nothing(llm, arguments, error, m
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((None,), TypeError, "a prompt is None (NoneType), expected a string or a list"),
-        ((["a", "b"],), TypeError, "a prompt holds 'a' (str), expected token ids, all integers"),
+        ((None,), TypeError, "the prompt is None (NoneType), expected a string or a list"),
+        ((["a", "b"],), TypeError, "the prompt holds 'a' (str), expected token ids, all integers"),
         (("a", SamplingParams(n=2)), ValueError, "LLM.stream: n is 2, expected 1; use generate"),
         (("a", [GREEDY, GREEDY]), ValueError, "params has 2 SamplingParams for 1 prompts"),
         (([BOS] * MAX_MODEL_LEN,), ValueError, "the prompt has 256 tokens, expected at most 255"),

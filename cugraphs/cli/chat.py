@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cugraphs.cli.options import (
     add_model_options,
     add_sampling_options,
+    check_sampling,
     load_llm,
     print_stats,
     sampling_params,
@@ -47,6 +48,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, answer, repeat, until the input ends."""
+    check_sampling(args)
     llm = load_llm(args, max_num_seqs=1)
     params = sampling_params(args, llm)
     llm.render_chat([{"role": "user", "content": "?"}])  # a model without a template fails here

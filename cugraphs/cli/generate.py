@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cugraphs.cli.options import (
     add_model_options,
     add_sampling_options,
+    check_sampling,
     load_llm,
     print_stats,
     sampling_params,
@@ -36,6 +37,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, generate, print."""
+    check_sampling(args)
     prompt = _stdin() if args.prompt == "-" else args.prompt
     llm = load_llm(args, max_num_seqs=1)
     params = sampling_params(args, llm)

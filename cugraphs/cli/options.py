@@ -118,12 +118,7 @@ def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
 
     A command prints one answer, whatever ``n`` the model asks for.
     """
-    given = {name: getattr(args, name) for name, _, _ in _SAMPLING}
-    given = {name: value for name, value in given.items() if value is not None}
-    if args.stop:
-        given["stop"] = args.stop
-    if args.ignore_eos:
-        given["ignore_eos"] = True
+    given = _given_sampling(args)
     try:
         default = llm.default_params()
     except (TypeError, ValueError) as error:
@@ -133,6 +128,25 @@ def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
     if default.is_greedy and given.keys() & {"top_k", "top_p", "min_p", "seed"}:
         given.setdefault("temperature", 1.0)
     return dataclasses.replace(default, n=1, **given)
+
+
+def check_sampling(args: argparse.Namespace) -> None:
+    """Refuse what no model takes, before one is loaded.
+
+    Raises:
+        TypeError, ValueError: as of ``SamplingParams``.
+    """
+    SamplingParams(**_given_sampling(args))
+
+
+def _given_sampling(args: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(args, name) for name, _, _ in _SAMPLING}
+    given = {name: value for name, value in given.items() if value is not None}
+    if args.stop:
+        given["stop"] = args.stop
+    if args.ignore_eos:
+        given["ignore_eos"] = True
+    return given
 
 
 def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - as of LLM
