@@ -40,6 +40,8 @@ CUDA_TYPES: Mapping[str, str] = {
 }
 
 
+MAX_CLUSTER = 16  # blocks; more than 8 a function must allow
+
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
 
 
@@ -203,6 +205,8 @@ class Launch:
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation.
         tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
+        cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
+            memory; more than 1 needs an ``arch`` and divides the grid.
     """
 
     function: str
@@ -215,6 +219,7 @@ class Launch:
     arch: str = ""
     elsewhere: tuple[Launch, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
@@ -226,6 +231,16 @@ class Launch:
         if self.tensor_maps and not self.arch:
             raise ValueError(
                 f"Launch: {self.function} has tensor maps and no arch, expected one that has them"
+            )
+        if self.cluster > 1 and not self.arch:
+            raise ValueError(
+                f"Launch: {self.function} has clusters of {self.cluster} and no arch, expected one "
+                "that has them"
+            )
+        if not 1 <= self.cluster <= MAX_CLUSTER or self.grid[0] % self.cluster:
+            raise ValueError(
+                f"Launch: {self.function} has clusters of {self.cluster} in a grid of "
+                f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
             )
 
     def on(self, arch: str) -> tuple[Launch, ...]:

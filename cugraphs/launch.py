@@ -24,6 +24,7 @@ from cugraphs.tensor_map_encoding import encode_tensor_map
 # Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
 DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
 STAMPED = "-DSTAMPED"  # notes when each block waits, goes on and ends
+PORTABLE_CLUSTER = 8  # blocks of a cluster that every card with clusters takes
 PROGRAMMATIC_SM = 90  # the first architecture that has programmatic dependent launch
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
@@ -62,27 +63,63 @@ class LaunchForm:
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
-        self.config = _config(driver, launch, stream)
+        attributes = []
+        if launch.cluster > 1:
+            if launch.cluster > PORTABLE_CLUSTER:
+                _allow_large_clusters(self.function, launch.function)
+            attributes.append(_cluster(driver, launch.cluster))
+        self.config = _config(driver, launch, stream, attributes)
         self.config_after_ours = self.config
         if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
-            self.config_after_ours = _config(driver, launch, stream)
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = (
-                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            )
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            self.config_after_ours.attrs, self.config_after_ours.numAttrs = [attribute], 1
+            attributes = [*attributes, _begins_early(driver)]
+            self.config_after_ours = _config(driver, launch, stream, attributes)
         self.launch = driver.cuLaunchKernelEx
 
 
-def _config(driver: Any, launch: Launch, stream: int) -> Any:  # noqa: ANN401 - no types
-    """Geometry and stream as the driver takes them."""
+def _config(
+    driver: Any,  # noqa: ANN401 - no types
+    launch: Launch,
+    stream: int,
+    attributes: list[Any],
+) -> Any:  # noqa: ANN401
+    """Geometry, stream and attributes as the driver takes them."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
     config.sharedMemBytes = launch.shared_bytes
     config.hStream = driver.CUstream(stream)
+    if attributes:
+        config.attrs, config.numAttrs = attributes, len(attributes)
     return config
+
+
+def _cluster(driver: Any, blocks: int) -> Any:  # noqa: ANN401
+    """The attribute that makes so many neighbours in x a cluster."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size = attribute.value.clusterDim
+    size.x, size.y, size.z = blocks, 1, 1
+    return attribute
+
+
+def _begins_early(driver: Any) -> Any:  # noqa: ANN401
+    """The attribute that lets a launch begin before the one before it has ended."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def _allow_large_clusters(function: Any, name: str) -> None:  # noqa: ANN401
+    """Let a function have clusters of more than 8 blocks, which not every card of an arch has."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    (error,) = driver.cuFuncSetAttribute(function, attribute, 1)
+    if error:
+        raise RuntimeError(
+            f"launch: {name} asks for large clusters, and the driver answers {error.name}"
+        )
 
 
 class PreparedLaunch:

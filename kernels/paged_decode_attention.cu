@@ -13,8 +13,29 @@
 // invariant, rows are cut into parts by their own length alone, and a block takes the parts that begin
 // in its share. A second launch folds the parts of a row together.
 #include "attend_row.cuh"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // sm_90a
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
+#include "attend_cluster.cuh"
 #include "attend_pieces.cuh"
+
+template <typename T, int kHeadDim, int kWarps, int kStages, int kEarly, int kTrigger>
+__global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_cluster(
+    T* __restrict__ out,      // [rows, kv_heads*group*head_dim]
+    const T* q,               // [rows, kv_heads*group*head_dim]
+    const T* k_cache,         // [num_blocks, kv_heads, block_size, head_dim]
+    const T* v_cache,         // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,  // [slots, max_blocks]
+    const int* row_ids,       // [rows]
+    const int* seq_lens,      // [rows]
+    int kv_heads,
+    int group,
+    int block_size,
+    int max_blocks,
+    float scale_log2,  // scale * log2(e)
+    int least_pieces) {
+  ClusterAttention<T, kHeadDim, kWarps, kStages, kEarly, kTrigger>::run(
+      out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, kv_heads, group, block_size,
+      max_blocks, scale_log2, least_pieces);
+}
 #endif
 
 // A row and a set of heads, of which several blocks compute parts.

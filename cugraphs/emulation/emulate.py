@@ -105,6 +105,7 @@ def emulate(
                     order=order,
                     seed=seed,
                     programmatic=part.programmatic,
+                    cluster=part.cluster,
                 )
     scratch.check(kernel.name)
     for operand, array in pairs:

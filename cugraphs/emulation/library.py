@@ -123,6 +123,7 @@ class Library:
         order: str = "forward",
         seed: int = 0,
         programmatic: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Run every thread of the launch to its end.
 
@@ -135,6 +136,7 @@ class Library:
             order: in which warps, lanes and blocks take turns: a key of :data:`ORDERS`.
             seed: of the random order.
             programmatic: only constant operands may be accessed before the wait.
+            cluster: blocks in x that run together; they divide the grid.
 
         Raises:
             EmulationError: a check failed; the message names file and line.
@@ -158,6 +160,7 @@ class Library:
             (ctypes.c_uint * 3)(*grid),
             block,
             shared_bytes,
+            cluster,
             int(self.checked),
             int(programmatic),
             self._variables,

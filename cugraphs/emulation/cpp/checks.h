@@ -23,6 +23,11 @@ void ignore_shared(uintptr_t address);  // a byte of the compiler's own in share
 void end_of_setup();                    // all memory of the launch has been added
 void begin_block();                     // shared memory holds nothing
 
+// What is known of the shared memory of block `rank` of the cluster comes in, and goes aside again.
+void exchange_shared(unsigned rank);
+// A read of what block `rank`, which lies aside, has where the address is this block's.
+void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site);
+
 enum Atomicity { kPlain, kAtomic };
 void check_access(
     uintptr_t address,

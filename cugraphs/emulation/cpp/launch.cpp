@@ -8,10 +8,9 @@
 #include "checks.h"
 #include "runtime.h"
 #include "scheduler.h"
+#include "shared_memory.h"
 
 namespace {
-
-constexpr unsigned char kPoison = 0xff;  // a NaN in fp32, fp16 and bf16; -1 as an integer
 
 // Where the kernel's library keeps its constants and its thread-local storage: shared memory.
 struct Library {
@@ -40,10 +39,6 @@ int visit_library(dl_phdr_info* info, size_t, void* data) {
     }
   }
   return 1;
-}
-
-void poison(uintptr_t begin, uintptr_t end) {
-  if (end > begin) memset(reinterpret_cast<void*>(begin), kPoison, end - begin);
 }
 
 }  // namespace
@@ -86,7 +81,7 @@ struct EmuVariable {
 };
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
-// that name; `variables` are needed where the launch is checked.
+// that name; `variables` are needed where the launch is checked; `cluster` divides the grid in x.
 int emu_launch(
     EmuFunction (*function)(),
     unsigned char* (*dynamic_shared)(unsigned*),
@@ -94,6 +89,7 @@ int emu_launch(
     const unsigned* grid,
     unsigned block_threads,
     unsigned shared_bytes,
+    unsigned cluster,
     int checked,
     int is_programmatic,
     const EmuVariable* variables,
@@ -108,6 +104,7 @@ int emu_launch(
   launch.arguments = arguments;
   launch.grid = {grid[0], grid[1], grid[2]};
   launch.block = {block_threads, 1, 1};
+  launch.cluster = cluster;
 
   unsigned capacity_bytes = 0;  // the address is asked first: it brings the storage into being
   const auto dynamic = reinterpret_cast<uintptr_t>(dynamic_shared(&capacity_bytes));
@@ -134,15 +131,12 @@ int emu_launch(
     end_of_setup();
   }
 
+  shared_place = {library.shared_begin, library.shared_end, dynamic, shared_bytes, capacity_bytes};
   prepare_threads(block_threads);
   std::vector<int> turns;
-  permute(&turns, static_cast<int>(grid[0] * grid[1] * grid[2]));
+  permute(&turns, static_cast<int>(grid[0] / cluster * grid[1] * grid[2]));
   for (int number : turns) {
-    poison(library.shared_begin, dynamic);
-    poison(dynamic, dynamic + shared_bytes);
-    poison(dynamic + capacity_bytes, library.shared_end);
-    if (checked) begin_block();
-    run_block(static_cast<unsigned>(number));
+    run_cluster(static_cast<unsigned>(number) * cluster);
     running = nullptr;
     if (failed) return 1;
   }
