@@ -135,6 +135,10 @@ class Operand:
         optional: may be left out; only the last operands can be.
         constant: no launch writes it (a weight, a table), so a programmatic launch may read it
             before it waits for the launch before.
+        settled: a programmatic launch may read it before it waits, but for what the launch directly
+            before may have appended to it. So its launch is plain after one that does not settle
+            what is before it, or that writes it in another way.
+        appends: what is updated is one place for each row: its newest token.
     """
 
     name: str
@@ -143,6 +147,8 @@ class Operand:
     access: Access = Access.READ
     optional: bool = False
     constant: bool = False
+    settled: bool = False
+    appends: bool = False
 
     @cached_property
     def axes(self) -> tuple[tuple[int, str, int], ...]:
@@ -200,7 +206,9 @@ class Launch:
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the launch before it ends, where that is one of ours too
             (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
-            before it writes anything, reads what is not constant, or returns.
+            before it writes anything, reads what is neither constant nor settled, or returns.
+        settles: lets the next launch begin only after its own wait, so that when that one runs,
+            what was queued before this one has ended.
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation.
@@ -216,6 +224,7 @@ class Launch:
     operands: tuple[str, ...] | None = None
     shared_bytes: int = 0
     programmatic: bool = False
+    settles: bool = False
     arch: str = ""
     elsewhere: tuple[Launch, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
@@ -340,6 +349,16 @@ class Kernel:
                 raise ValueError(
                     f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
                     "constant operands to be READ"
+                )
+            if operand.settled and operand.access is not Access.READ:
+                raise ValueError(
+                    f"{self.name}: {operand.name} is settled and {operand.access.value}, expected "
+                    "settled operands to be READ"
+                )
+            if operand.appends and operand.access is not Access.UPDATE:
+                raise ValueError(
+                    f"{self.name}: {operand.name} appends and is {operand.access.value}, expected "
+                    "operands that are appended to be UPDATE"
                 )
             if operand.name == WORKSPACE:
                 raise ValueError(

@@ -60,6 +60,7 @@ class LaunchForm:
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
         self.tensor_maps = launch.tensor_maps
+        self.settles = launch.settles
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
@@ -135,6 +136,7 @@ class PreparedLaunch:
             pointers: of the form's operands, 0 for an optional one that is left out.
         """
         self.label = form.label
+        self.settles = form.settles
         self._form = form
         values = [*pointers, *form.scalars]
         # Arguments begin at these words; a tensor map takes several.
@@ -170,6 +172,7 @@ class PreparedProduct:
     """One cuBLASLt matrix product with its plan and pointers."""
 
     is_ours = False
+    settles = False
 
     def __init__(
         self,

@@ -363,16 +363,18 @@ def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = F
     return 4 * (-(-4 * cuts // 64) * 64 + 2 * blocks * form.heads * of_head)
 
 
+CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
+
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",
     operands=(
         Operand("out", ("rows", "q_size"), "T", Access.WRITE),
         Operand("q", ("rows", "q_size"), "T"),
-        Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("block_tables", ("slots", "max_blocks"), "int32"),
-        Operand("row_ids", ("rows",), "int32"),
-        Operand("seq_lens", ("rows",), "int32"),
+        Operand("k_cache", CACHE_AXES, "T", settled=True),
+        Operand("v_cache", CACHE_AXES, "T", settled=True),
+        Operand("block_tables", ("slots", "max_blocks"), "int32", settled=True),
+        Operand("row_ids", ("rows",), "int32", settled=True),
+        Operand("seq_lens", ("rows",), "int32", settled=True),
     ),
     reference=reference,
     cost=cost,

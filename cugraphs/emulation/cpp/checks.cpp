@@ -47,25 +47,26 @@ struct Cells {
   size_t size_bytes() const { return (count + 1) * sizeof(Cell); }
 };
 
+struct Range {
+  uintptr_t begin, end;
+};
+
 struct Region {
   uintptr_t begin, end;
   bool shared;
   bool must_be_initialised;
   bool writable;
-  bool constant;  // may be read before griddepcontrol.wait
+  bool early;  // may be read before griddepcontrol.wait
   std::string name;
   Cells cells;
-  bool touched = false;  // in this block
+  bool touched = false;     // in this block
+  std::vector<Range> late;  // may not
 };
 
 // What belongs to a region of shared memory of a block that does not run.
 struct Aside {
   Cells cells;
   bool touched;
-};
-
-struct Range {
-  uintptr_t begin, end;
 };
 
 std::vector<Region> operands, shared;
@@ -88,6 +89,12 @@ bool in_constants(uintptr_t begin, uintptr_t end) {
     if (begin >= range.begin && end <= range.end) return true;
   }
   return false;
+}
+
+bool is_late(const Region& region, uintptr_t begin, uintptr_t end) {
+  return std::any_of(region.late.begin(), region.late.end(), [&](const Range& range) {
+    return begin < range.end && end > range.begin;
+  });
 }
 
 const char* access_name(bool is_write) { return is_write ? "write" : "read"; }
@@ -212,10 +219,14 @@ void add_operand(
     size_t bytes,
     bool uninitialised,
     bool writable,
-    bool constant,
+    bool early,
     const char* name) {
   operands.push_back(
-      {address, address + bytes, false, uninitialised, writable, constant, name, Cells(bytes)});
+      {address, address + bytes, false, uninitialised, writable, early, name, Cells(bytes)});
+}
+
+void mark_late(uintptr_t address, size_t bytes) {
+  operands.back().late.push_back({address, address + bytes});
 }
 
 void begin_launch() {
@@ -338,7 +349,8 @@ void check_access(
     fail(site, pc, "write to %s, an operand that is READ", name);
     return;
   }
-  if (programmatic && !running->waited_for_previous && !region->shared && !region->constant) {
+  if (programmatic && !running->waited_for_previous && !region->shared &&
+      (!region->early || is_late(*region, address, address + bytes))) {
     fail(
         site, pc, "%s of %s before griddepcontrol.wait: earlier kernels may still use it",
         access_name(is_write), name);

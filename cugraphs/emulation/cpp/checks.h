@@ -14,8 +14,9 @@ void add_operand(
     size_t bytes,
     bool uninitialised,
     bool writable,
-    bool constant,
+    bool early,  // may be read before griddepcontrol.wait
     const char* name);
+void mark_late(uintptr_t address, size_t bytes);  // of the newest operand, what may not
 void begin_launch();  // forgets accesses of the launch before
 void add_shared(uintptr_t address, size_t bytes, const char* name);  // for this launch
 void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the kernel's library

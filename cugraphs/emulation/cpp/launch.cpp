@@ -56,10 +56,12 @@ void emu_add_operand(
     size_t bytes,
     int uninitialised,
     int writable,
-    int constant,
+    int early,
     const char* name) {
-  add_operand(address, bytes, uninitialised, writable, constant, name);
+  add_operand(address, bytes, uninitialised, writable, early, name);
 }
+
+void emu_mark_late(uintptr_t address, size_t bytes) { mark_late(address, bytes); }
 
 const char* emu_failure() { return failure.message; }
 const char* emu_failure_site() { return failure.site; }
@@ -92,6 +94,7 @@ int emu_launch(
     unsigned cluster,
     int checked,
     int is_programmatic,
+    int does_settle,
     const EmuVariable* variables,
     int num_variables) {
   running = nullptr;
@@ -100,6 +103,7 @@ int emu_launch(
   failure.pc = nullptr;
   checking = checked;
   programmatic = is_programmatic;
+  settles = does_settle;
   launch.function = function();
   launch.arguments = arguments;
   launch.grid = {grid[0], grid[1], grid[2]};

@@ -60,6 +60,7 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
 void emu_copy_commit(void);
 void emu_copy_wait(int groups_left);
 void emu_wait_for_previous_kernel(void);
+void emu_let_next_kernel_start(const char* site);
 
 // Of the cluster: all its threads arrive, and wait until all have.
 void emu_cluster_arrive(const char* site);

@@ -18,7 +18,7 @@
 Thread* running;
 uint32_t block_number, barrier_epoch, cluster_epoch;
 std::vector<uint16_t> warp_epochs;
-bool fenced, programmatic, failed;
+bool fenced, programmatic, settles, failed;
 LaunchState launch;
 Failure failure;
 

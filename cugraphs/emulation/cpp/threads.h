@@ -50,6 +50,7 @@ extern uint32_t cluster_epoch;             // grows at each barrier of a cluster
 extern std::vector<uint16_t> warp_epochs;  // grow at each __syncwarp of the warp
 extern bool fenced;                        // the block has called __threadfence
 extern bool programmatic;                  // the launch may begin before the previous one ends
+extern bool settles;                       // it lets the next one begin only after its wait
 extern bool failed;
 
 // Records the first failure and, in a thread, leaves it for good. `pc` is an address in the kernel's
