@@ -14,13 +14,14 @@ struct alignas(4 * kCount) ClusterWords {
   unsigned words[kCount];
 };
 
-template <typename T, int kHeadDim, int kWarps, int kStages, int kEarly, int kTrigger>
+template <typename T, int kHeadDim, int kWarps, int kKeyStages, int kValueStages>
 struct ClusterAttention {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kHeads = 8;  // at most so many
   static constexpr int kPieceTokens = 16;
   static constexpr int kPiece = kPieceTokens * kHeadDim;
-  static constexpr int kRing = 2 * kStages * kPiece;  // of a warp
+  static constexpr int kStages = kKeyStages + kValueStages;
+  static constexpr int kRing = kStages * kPiece;  // of a warp
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
   static constexpr bool kKeysSwap = kKeyLoads % 2 == 0;
@@ -29,7 +30,7 @@ struct ClusterAttention {
   static constexpr int kValueLoads = kColumns / kValueWidth;
   static constexpr int kSumsStride = kHeadDim + 4;
   static constexpr int kRingBytes = kWarps * kRing * 2;
-  static constexpr int kExtents = kRingBytes + kWarps * kStages * 2 * 8;
+  static constexpr int kExtents = kRingBytes + kWarps * kStages * 8;
   static constexpr int kSharedBytes = kExtents + kWarps * kHeads * 8;
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
 
@@ -38,20 +39,16 @@ struct ClusterAttention {
       const int* row_ids, const int* seq_lens, int kv_heads, int group, int block_size,
       int max_blocks, float scale_log2, int least_pieces) {
     extern __shared__ __align__(128) unsigned char smem[];
-    if (kTrigger == 0) let_next_kernel_start();
-    if (kEarly == 0) {
-      wait_for_previous_kernel();
-      if (kTrigger == 1) let_next_kernel_start();
-    }
     const int rank = blockIdx.x, ranks = gridDim.x, kv_head = blockIdx.y, row = blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int length = load_early(seq_lens + row), row_id = load_early(row_ids + row);
     T* ring = reinterpret_cast<T*>(smem) + warp * kRing;
-    const unsigned barriers = shared_address(smem + kRingBytes) + warp * kStages * 16;
-    const auto barrier_of = [&](int n, int which) {
-      return barriers + (n % kStages * 2 + which) * 8;
+    const unsigned barriers = shared_address(smem + kRingBytes) + warp * kStages * 8;
+    const auto place_of = [](int n, int which) {
+      return which ? kKeyStages + n % kValueStages : n % kKeyStages;
     };
-    if (lane < kStages * 2) mbarrier_init(barriers + lane * 8, 1);
+    const auto barrier_of = [&](int n, int which) { return barriers + place_of(n, which) * 8; };
+    if (lane < kStages) mbarrier_init(barriers + lane * 8, 1);
     mbarrier_init_done();
     __syncwarp();
 
@@ -64,9 +61,9 @@ struct ClusterAttention {
     const auto block_of = [&](int n) {
       return n < tiles ? load_early(block_table + piece_of(n) * kPieceTokens / block_size) : 0;
     };
-    const auto tile_at = [&](int n, int which) { return ring + (n % kStages * 2 + which) * kPiece; };
+    const auto tile_at = [&](int n, int which) { return ring + place_of(n, which) * kPiece; };
     const auto wait_for = [&](int n, int which) {
-      mbarrier_wait(barrier_of(n, which), n / kStages % 2);
+      mbarrier_wait(barrier_of(n, which), n / (which ? kValueStages : kKeyStages) % 2);
     };
     // By one lane.
     const auto copy_tile = [&](int n, int which, int block) {
@@ -77,19 +74,17 @@ struct ClusterAttention {
       copy_bytes(shared_address(tile_at(n, which)), from, kPiece * 2, barrier_of(n, which));
     };
     int blocks = block_of(lane), next_blocks = 0;  // of tiles lane, lane + 32 and so on
-    const bool begins = lane < kStages && lane < tiles;
+    const bool begins_k = lane < kKeyStages && lane < tiles, begins_v = lane < kValueStages && lane < tiles;
     const bool settled = piece_of(lane) < pieces - 1;  // holds no token of this step
-    if (kEarly == 2 && begins && settled) {
-      copy_tile(lane, 0, blocks);
-      copy_tile(lane, 1, blocks);
+    if (settled) {
+      if (begins_k) copy_tile(lane, 0, blocks);
+      if (begins_v) copy_tile(lane, 1, blocks);
     }
-    if (kEarly) {
-      wait_for_previous_kernel();
-      if (kTrigger == 1) let_next_kernel_start();
-    }
-    if (begins && !(kEarly == 2 && settled)) {
-      copy_tile(lane, 0, blocks);
-      copy_tile(lane, 1, blocks);
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (!settled) {
+      if (begins_k) copy_tile(lane, 0, blocks);
+      if (begins_v) copy_tile(lane, 1, blocks);
     }
     const long long at = (static_cast<long long>(row) * kv_heads + kv_head) * group * kHeadDim;
     if (length <= 0) {
@@ -113,10 +108,11 @@ struct ClusterAttention {
     float highest = kLowest, total = 0.0f;  // of the head lane_row
     for (int n = 0; n < tiles; ++n) {
       if (n % 32 == 0) next_blocks = block_of(n + 32 + lane);
-      const bool more = n + kStages < tiles;
-      const int in_next = n % 32 + kStages;
-      const int block =
-          __shfl_sync(0xffffffffu, in_next < 32 ? blocks : next_blocks, in_next % 32);
+      const auto block_at = [&](int ahead) {
+        const int in_next = n % 32 + ahead;
+        return __shfl_sync(0xffffffffu, in_next < 32 ? blocks : next_blocks, in_next % 32);
+      };
+      const int key_block = block_at(kKeyStages), value_block = block_at(kValueStages);
       if (n % 32 == 31) blocks = next_blocks;
       const int first_token = piece_of(n) * kPieceTokens;
       wait_for(n, 0);
@@ -140,7 +136,7 @@ struct ClusterAttention {
         }
       }
       __syncwarp();
-      if (more && lane == 0) copy_tile(n + kStages, 0, block);
+      if (n + kKeyStages < tiles && lane == 0) copy_tile(n + kKeyStages, 0, key_block);
 
       unsigned high[2], low[2];
       float best = highest;
@@ -213,7 +209,7 @@ struct ClusterAttention {
         }
       }
       __syncwarp();
-      if (more && lane == 0) copy_tile(n + kStages, 1, block);
+      if (n + kValueStages < tiles && lane == 0) copy_tile(n + kValueStages, 1, value_block);
     }
 
     float* warp_sums = reinterpret_cast<float*>(ring);  // [kHeads][kSumsStride]

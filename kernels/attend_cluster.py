@@ -1,4 +1,6 @@
 """lab"""
-def shared_bytes(hd, warps, stages):
-    ring = warps * 2 * stages * 16 * hd * 2
-    return ring + warps * stages * 16 + warps * 8 * 8
+
+
+def shared_bytes(hd: int, warps: int, keys: int, values: int) -> int:
+    """Lab."""
+    return warps * (keys + values) * (16 * hd * 2 + 8) + warps * 8 * 8

@@ -17,7 +17,7 @@
 #include "attend_cluster.cuh"
 #include "attend_pieces.cuh"
 
-template <typename T, int kHeadDim, int kWarps, int kStages, int kEarly, int kTrigger>
+template <typename T, int kHeadDim, int kWarps, int kKeyStages, int kValueStages>
 __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_cluster(
     T* __restrict__ out,      // [rows, kv_heads*group*head_dim]
     const T* q,               // [rows, kv_heads*group*head_dim]
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_cluster
     int max_blocks,
     float scale_log2,  // scale * log2(e)
     int least_pieces) {
-  ClusterAttention<T, kHeadDim, kWarps, kStages, kEarly, kTrigger>::run(
+  ClusterAttention<T, kHeadDim, kWarps, kKeyStages, kValueStages>::run(
       out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, kv_heads, group, block_size,
       max_blocks, scale_log2, least_pieces);
 }
