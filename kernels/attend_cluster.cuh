@@ -5,9 +5,9 @@
 // 16 tokens, and each warp of a block every kWarps-th piece of that. A piece of K or V is one copy. What
 // warps have found is folded out of each other's shared memory, so there is no second launch.
 #pragma once
+#include "attend_tiles.cuh"
 #include "online_softmax.cuh"
 #include "ptx_sm90.cuh"
-#include "attend_tiles.cuh"
 
 template <int kCount>
 struct alignas(4 * kCount) ClusterWords {
@@ -35,9 +35,19 @@ struct ClusterAttention {
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
 
   static __device__ __forceinline__ void run(
-      T* __restrict__ out, const T* q, const T* k_cache, const T* v_cache, const int* block_tables,
-      const int* row_ids, const int* seq_lens, int kv_heads, int group, int block_size,
-      int max_blocks, float scale_log2, int least_pieces) {
+      T* __restrict__ out,
+      const T* q,
+      const T* k_cache,
+      const T* v_cache,
+      const int* block_tables,
+      const int* row_ids,
+      const int* seq_lens,
+      int kv_heads,
+      int group,
+      int block_size,
+      int max_blocks,
+      float scale_log2,
+      int least_pieces) {
     extern __shared__ __align__(128) unsigned char smem[];
     const int rank = blockIdx.x, ranks = gridDim.x, kv_head = blockIdx.y, row = blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -69,12 +79,14 @@ struct ClusterAttention {
     const auto copy_tile = [&](int n, int which, int block) {
       const T* cache = which ? v_cache : k_cache;
       const long long head = static_cast<long long>(block) * kv_heads + kv_head;
-      const T* from = cache + (head * block_size + piece_of(n) * kPieceTokens % block_size) * kHeadDim;
+      const T* from =
+          cache + (head * block_size + piece_of(n) * kPieceTokens % block_size) * kHeadDim;
       mbarrier_arrive_expecting(barrier_of(n, which), kPiece * 2);
       copy_bytes(shared_address(tile_at(n, which)), from, kPiece * 2, barrier_of(n, which));
     };
     int blocks = block_of(lane), next_blocks = 0;  // of tiles lane, lane + 32 and so on
-    const bool begins_k = lane < kKeyStages && lane < tiles, begins_v = lane < kValueStages && lane < tiles;
+    const bool begins_k = lane < kKeyStages && lane < tiles,
+               begins_v = lane < kValueStages && lane < tiles;
     const bool settled = piece_of(lane) < pieces - 1;  // holds no token of this step
     if (settled) {
       if (begins_k) copy_tile(lane, 0, blocks);
@@ -102,7 +114,8 @@ struct ClusterAttention {
     for (int j = 0; j < kKeyLoads; ++j) {
       queries[j] = ClusterWords<4>{};
       const T* from = q + at + lane_row * kHeadDim + (j * 4 + lane % 4) * 8;
-      if (lane_row < group && tiles > 0) queries[j] = *reinterpret_cast<const ClusterWords<4>*>(from);
+      if (lane_row < group && tiles > 0)
+        queries[j] = *reinterpret_cast<const ClusterWords<4>*>(from);
     }
     float sums[kSteps][4] = {};
     float highest = kLowest, total = 0.0f;  // of the head lane_row
@@ -212,7 +225,7 @@ struct ClusterAttention {
       if (n + kValueStages < tiles && lane == 0) copy_tile(n + kValueStages, 1, value_block);
     }
 
-    float* warp_sums = reinterpret_cast<float*>(ring);  // [kHeads][kSumsStride]
+    float* warp_sums = reinterpret_cast<float*>(ring);             // [kHeads][kSumsStride]
     float2* extents = reinterpret_cast<float2*>(smem + kExtents);  // [kWarps][kHeads]
     if (tiles > 0) {
       total += __shfl_xor_sync(0xffffffffu, total, 1);
@@ -249,8 +262,7 @@ struct ClusterAttention {
         const unsigned base = cluster_address(own_base, part / warps);
         float extent[2], loaded[4];
         load_of_cluster(extent, base + kExtents + (of_warp * kHeads + head) * 8);
-        load_of_cluster(
-            loaded, base + of_warp * kRing * 2 + (head * kSumsStride + column) * 4);
+        load_of_cluster(loaded, base + of_warp * kRing * 2 + (head * kSumsStride + column) * 4);
         const float now = fmaxf(best, extent[0]);
         const float keep = exp2_for<T>(best - now), scale = exp2_for<T>(extent[0] - now);
         best = now;
@@ -264,7 +276,8 @@ struct ClusterAttention {
         const float now = fmaxf(best, other);
         const float keep = exp2_for<T>(best - now), scale = exp2_for<T>(other - now);
         best = now;
-        all_total = fmaf(__shfl_xor_sync(0xffffffffu, all_total, bit), scale, __fmul_rn(all_total, keep));
+        all_total =
+            fmaf(__shfl_xor_sync(0xffffffffu, all_total, bit), scale, __fmul_rn(all_total, keep));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           all[i] = fmaf(__shfl_xor_sync(0xffffffffu, all[i], bit), scale, __fmul_rn(all[i], keep));

@@ -196,7 +196,8 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
     }
   }
   if (is_write && region.shared && cell.far_read_epoch == cluster_epoch) {
-    return "written here, read by another block of the cluster with no barrier of the cluster between";
+    return "written here, read by another block of the cluster with no barrier of the cluster "
+           "between";
   }
   if (is_write && cell.readers != kNone && !(atomic && cell.read_atomically)) {
     if (read_unordered(cell)) {
@@ -293,15 +294,17 @@ void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* 
     for (size_t byte = address - region.begin; byte < address - region.begin + bytes; ++byte) {
       Cell& cell = aside[rank][i].cells.data[byte];
       if (!cell.initialised) {
-        fail(site, nullptr, "read of uninitialised %s of block %u of the cluster at byte %zu", name,
-             rank, byte);
+        fail(
+            site, nullptr, "read of uninitialised %s of block %u of the cluster at byte %zu", name,
+            rank, byte);
         return;
       }
       if (cell.write_cluster_epoch == cluster_epoch) {
-        fail(site, nullptr,
-             "race on %s at byte %zu: read here, written by block %u of the cluster with no barrier "
-             "of the cluster between",
-             name, byte, rank);
+        fail(
+            site, nullptr,
+            "race on %s at byte %zu: read here, written by block %u of the cluster with no barrier "
+            "of the cluster between",
+            name, byte, rank);
         return;
       }
       cell.far_read_epoch = cluster_epoch;

@@ -17,7 +17,7 @@ void add_operand(
     bool early,  // may be read before griddepcontrol.wait
     const char* name);
 void mark_late(uintptr_t address, size_t bytes);  // of the newest operand, what may not
-void begin_launch();  // forgets accesses of the launch before
+void begin_launch();                              // forgets accesses of the launch before
 void add_shared(uintptr_t address, size_t bytes, const char* name);  // for this launch
 void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the kernel's library
 void ignore_shared(uintptr_t address);  // a byte of the compiler's own in shared memory

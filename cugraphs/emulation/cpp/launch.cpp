@@ -52,12 +52,7 @@ void emu_set_order(int order, unsigned long long seed) {
 void emu_clear_operands() { clear_operands(); }
 
 void emu_add_operand(
-    uintptr_t address,
-    size_t bytes,
-    int uninitialised,
-    int writable,
-    int early,
-    const char* name) {
+    uintptr_t address, size_t bytes, int uninitialised, int writable, int early, const char* name) {
   add_operand(address, bytes, uninitialised, writable, early, name);
 }
 

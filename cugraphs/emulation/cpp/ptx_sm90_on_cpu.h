@@ -14,7 +14,7 @@ struct TensorMap {
 
 namespace emu {
 
-constexpr int kRowBytes = 128;  // that are swizzled together
+constexpr int kRowBytes = 128;             // that are swizzled together
 constexpr unsigned kRankStride = 1 << 20;  // between addresses of blocks of a cluster
 
 EMU_UNCHECKED inline unsigned char* shared_at(unsigned address) { return smem + address; }
@@ -143,8 +143,8 @@ struct PtxSm90 {
   void cluster_wait() const { emu_cluster_wait(site); }
   template <int kCount>
   EMU_UNCHECKED void load_of_cluster(float (&result)[kCount], unsigned address) const {
-    const void* from = emu_cluster_shared(
-        address / kRankStride, address % kRankStride, sizeof(result), site);
+    const void* from =
+        emu_cluster_shared(address / kRankStride, address % kRankStride, sizeof(result), site);
     memcpy(result, from, sizeof(result));
   }
 

@@ -271,8 +271,8 @@ void resume(unsigned rank) {
     block.image.load();
     exchange_shared(rank);
   }
-  launch.block_index = {
-      block.number % grid.x, block.number / grid.x % grid.y, block.number / grid.x / grid.y};
+  launch.block_index = {block.number % grid.x, block.number / grid.x % grid.y,
+                        block.number / grid.x / grid.y};
   block_number = block.number + 1;
   launch.spins = 0;
   ++barrier_epoch;
@@ -334,7 +334,8 @@ void begin_block_of_cluster(unsigned rank, unsigned number) {
 }  // namespace
 
 void run_cluster(unsigned number) {
-  for (unsigned rank = 0; rank < launch.cluster; ++rank) begin_block_of_cluster(rank, number + rank);
+  for (unsigned rank = 0; rank < launch.cluster; ++rank)
+    begin_block_of_cluster(rank, number + rank);
   cluster_live = cluster.size() * cluster[0].threads.size();
   cluster_met = 0;
   ++cluster_epoch;
@@ -390,11 +391,13 @@ const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const 
   }
   Block& block = cluster[rank];
   if (block.done) {
-    emu_fail(site, "read of the shared memory of block %u of the cluster, which has returned", rank);
+    emu_fail(
+        site, "read of the shared memory of block %u of the cluster, which has returned", rank);
   }
   if (offset + bytes > shared_place.dynamic_bytes) {
-    emu_fail(site, "read of byte %u of the shared memory of another block, which has %zu", offset,
-             shared_place.dynamic_bytes);
+    emu_fail(
+        site, "read of byte %u of the shared memory of another block, which has %zu", offset,
+        shared_place.dynamic_bytes);
   }
   check_far_read(rank, address, bytes, site);
   return block.image.dynamic.data() + offset;

@@ -14,7 +14,7 @@ struct LaunchState {
   void** arguments;
   EmuIndex grid, block, block_index;
   unsigned cluster;  // blocks in x that run together
-  long spins = 0;  // atomics since the last barrier
+  long spins = 0;    // atomics since the last barrier
 };
 extern LaunchState launch;
 
@@ -32,5 +32,5 @@ void permute(std::vector<int>* turns, int count);  // 0 to count - 1 in the chos
 
 void prepare_threads(unsigned count);
 void run_cluster(unsigned number);  // until every thread has returned, or something failed
-void block_thread(State state);   // gives the turn away
+void block_thread(State state);     // gives the turn away
 void try_collective(const Thread& first);

@@ -1,6 +1,6 @@
-#include "shared_memory.h"
-
 #include <string.h>
+
+#include "shared_memory.h"
 
 SharedPlace shared_place;
 

@@ -8,8 +8,8 @@
 // Where the kernel's library has shared memory: all of its thread-local storage, in which dynamic shared
 // memory lies, more of it than a launch may use.
 struct SharedPlace {
-  uintptr_t begin, end;      // of all
-  uintptr_t dynamic;         // where dynamic shared memory begins
+  uintptr_t begin, end;  // of all
+  uintptr_t dynamic;     // where dynamic shared memory begins
   size_t dynamic_bytes, dynamic_capacity;
 };
 extern SharedPlace shared_place;
