@@ -14,7 +14,7 @@ struct alignas(4 * kCount) ClusterWords {
   unsigned words[kCount];
 };
 
-template <typename T, int kHeadDim, int kWarps, int kKeyStages, int kValueStages>
+template <typename T, int kHeadDim, int kWarps, int kKeyStages, int kValueStages, bool kClusters>
 struct ClusterAttention {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kHeads = 8;  // at most so many
@@ -42,6 +42,8 @@ struct ClusterAttention {
       const int* block_tables,
       const int* row_ids,
       const int* seq_lens,
+      float* workspace,
+      unsigned* counters,
       int kv_heads,
       int group,
       int block_size,
@@ -106,7 +108,7 @@ struct ClusterAttention {
       return;
     }
     const int used = (pieces + share - 1) / share;  // blocks that have pieces
-    if (used == 1 && rank > 0) return;
+    if (kClusters ? used == 1 && rank > 0 : rank >= used) return;
 
     const int lane_row = lane / 4, lane_pair = lane % 4 * 2;  // in a fragment
     ClusterWords<4> queries[kKeyLoads];
@@ -240,59 +242,129 @@ struct ClusterAttention {
         }
       }
     }
+    // Parts are in the order of tokens' ranks and warps.
+    const int warps = min(kWarps, share), of_last = min(kWarps, pieces - (used - 1) * share);
+    const unsigned own = shared_address(smem);
     const bool alone = used == 1;
-    if (alone) {
-      __syncthreads();
-    } else {
-      cluster_arrive();
-      cluster_wait();
-    }
-    // Parts are in the order of tokens' ranks and warps. Four lanes have a run of 16 columns, eight such
-    // teams every eighth part.
-    const int warps = min(kWarps, share);
-    const int of_last = pieces - (used - 1) * share;
-    const int parts = (used - 1) * warps + min(kWarps, of_last);
-    const int teams = alone ? kWarps : ranks * kWarps;
-    const unsigned own_base = shared_address(smem);
-    for (int run = rank * kWarps + warp; run < group * kHeadDim / 16; run += teams) {
-      const int head = run * 16 / kHeadDim, column = run * 16 % kHeadDim + lane % 4 * 4;
-      float best = kLowest, all_total = 0.0f, all[4] = {};
-      for (int part = lane / 4; part < parts; part += 8) {
-        const int of_warp = part % warps;
-        const unsigned base = cluster_address(own_base, part / warps);
-        float extent[2], loaded[4];
-        load_of_cluster(extent, base + kExtents + (of_warp * kHeads + head) * 8);
-        load_of_cluster(loaded, base + of_warp * kRing * 2 + (head * kSumsStride + column) * 4);
-        const float now = fmaxf(best, extent[0]);
-        const float keep = exp2_for<T>(best - now), scale = exp2_for<T>(extent[0] - now);
-        best = now;
-        all_total = fmaf(extent[1], scale, __fmul_rn(all_total, keep));
+    const auto result_at = [&](int head, int column) {
+      return out + at + head * kHeadDim + column;
+    };
+    const auto store_result = [&](int head, int column, const Folded& all) {
+      Pack<T, 4> result;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) all[i] = fmaf(loaded[i], scale, __fmul_rn(all[i], keep));
+      for (int i = 0; i < 4; ++i) result.v[i] = from_float<T>(all.sums[i] / all.total);
+      *reinterpret_cast<Pack<T, 4>*>(result_at(head, column)) = result;
+    };
+    const auto of_warps = [&](int first_rank) {
+      return [=](int part, int head, int column, Folded& next) {
+        const unsigned base = cluster_address(own, first_rank + part / warps);
+        const int of_warp = part % warps;
+        float extent[2];
+        load_of_cluster(extent, base + kExtents + (of_warp * kHeads + head) * 8);
+        load_of_cluster(next.sums, base + of_warp * kRing * 2 + (head * kSumsStride + column) * 4);
+        next.highest = extent[0];
+        next.total = extent[1];
+      };
+    };
+    if constexpr (kClusters) {
+      if (alone) {
+        __syncthreads();
+      } else {
+        cluster_arrive();
+        cluster_wait();
+      }
+      const int parts = (used - 1) * warps + of_last;
+      fold_all(
+          group, parts, rank * kWarps + warp, alone ? kWarps : ranks * kWarps, of_warps(0),
+          store_result);
+      if (!alone) {
+        cluster_arrive();
+        cluster_wait();  // nobody leaves while others read its shared memory
+      }
+    } else {
+      __syncthreads();
+      const long long of_row = (static_cast<long long>(row) * gridDim.y + kv_head) * ranks;
+      const auto part_at = [&](int part, int head) {
+        return workspace + ((of_row + part) * group + head) * kSumsStride;
+      };
+      const int own_parts = rank == used - 1 ? of_last : warps;
+      const auto read_own = of_warps(0);
+      if (alone) {
+        fold_all(group, own_parts, warp, kWarps, read_own, store_result);
+        return;
+      }
+      fold_all(
+          group, own_parts, warp, kWarps, read_own, [&](int head, int column, const Folded& all) {
+            float* part = part_at(rank, head);
+            *reinterpret_cast<float4*>(part + column) =
+                make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
+            if (column == 0)
+              *reinterpret_cast<float2*>(part + kHeadDim) = make_float2(all.highest, all.total);
+          });
+      // The last block folds.
+      __shared__ bool last;
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        unsigned* counter = counters + row * gridDim.y + kv_head;
+        last = atomicAdd(counter, 1u) == static_cast<unsigned>(used) - 1;
+        if (last) atomicExch(counter, 0u);  // as the next launch finds it
+        __threadfence();
+      }
+      __syncthreads();
+      if (!last) return;
+      fold_all(
+          group, used, warp, kWarps,
+          [&](int part, int head, int column, Folded& next) {
+            const float* from = part_at(part, head);
+            const float4 loaded =
+                load_shared_result(reinterpret_cast<const float4*>(from + column));
+            const float2 extent =
+                load_shared_result(reinterpret_cast<const float2*>(from + kHeadDim));
+            next = {extent.x, extent.y, {loaded.x, loaded.y, loaded.z, loaded.w}};
+          },
+          store_result);
+    }
+  }
+
+  struct Folded {
+    float highest, total, sums[4];
+  };
+
+  static __device__ __forceinline__ void fold_next(Folded& all, const Folded& next) {
+    const float best = fmaxf(all.highest, next.highest);
+    const float keep = exp2_for<T>(all.highest - best), scale = exp2_for<T>(next.highest - best);
+    all.highest = best;
+    all.total = fmaf(next.total, scale, __fmul_rn(all.total, keep));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      all.sums[i] = fmaf(next.sums[i], scale, __fmul_rn(all.sums[i], keep));
+    }
+  }
+
+  // Four lanes have a run of 16 columns, eight such teams of a warp every eighth part.
+  template <typename Read, typename Store>
+  static __device__ __forceinline__ void fold_all(
+      int group, int parts, int team, int teams, const Read& read, const Store& store) {
+    const int lane = threadIdx.x % 32;
+    for (int run = team; run < group * kHeadDim / 16; run += teams) {
+      const int head = run * 16 / kHeadDim, column = run * 16 % kHeadDim + lane % 4 * 4;
+      Folded all = {kLowest, 0.0f, {}};
+      for (int part = lane / 4; part < parts; part += 8) {
+        Folded next;
+        read(part, head, column, next);
+        fold_next(all, next);
       }
 #pragma unroll
       for (int bit = 4; bit < 32; bit *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, best, bit);
-        const float now = fmaxf(best, other);
-        const float keep = exp2_for<T>(best - now), scale = exp2_for<T>(other - now);
-        best = now;
-        all_total =
-            fmaf(__shfl_xor_sync(0xffffffffu, all_total, bit), scale, __fmul_rn(all_total, keep));
+        Folded other;
+        other.highest = __shfl_xor_sync(0xffffffffu, all.highest, bit);
+        other.total = __shfl_xor_sync(0xffffffffu, all.total, bit);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          all[i] = fmaf(__shfl_xor_sync(0xffffffffu, all[i], bit), scale, __fmul_rn(all[i], keep));
-        }
+        for (int i = 0; i < 4; ++i) other.sums[i] = __shfl_xor_sync(0xffffffffu, all.sums[i], bit);
+        fold_next(all, other);
       }
-      if (lane < 4) {
-        Pack<T, 4> result;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) result.v[i] = from_float<T>(all[i] / all_total);
-        *reinterpret_cast<Pack<T, 4>*>(out + at + head * kHeadDim + column) = result;
-      }
-    }
-    if (!alone) {
-      cluster_arrive();
-      cluster_wait();  // nobody leaves while others read its shared memory
+      if (lane < 4) store(head, column, all);
     }
   }
 };

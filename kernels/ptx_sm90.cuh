@@ -130,6 +130,10 @@ __device__ __forceinline__ int load_early(const int* from) {
   return value;
 }
 
+// Loads what another block has written in this launch: from the L2 cache.
+__device__ __forceinline__ float4 load_shared_result(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float2 load_shared_result(const float2* from) { return __ldcg(from); }
+
 // ----------------------------------------------------------------------------------------- clusters
 
 // All threads of all blocks of a cluster meet: what they wrote before they arrive is visible to all after

@@ -261,6 +261,10 @@ inline unsigned shared_address(const void* p) {
 inline unsigned cluster_address(unsigned address, int rank) {
   return rank * emu::kRankStride + address;
 }
+template <typename T>
+inline T load_shared_result(const T* from) {
+  return *from;
+}
 inline void mbarrier_init_done() {}
 inline void fence_shared_writes() {}
 template <int kRegisters>
