@@ -283,24 +283,33 @@ struct ClusterAttention {
       }
     } else {
       __syncthreads();
+      const int vectors = group * kHeadDim / 4, own_parts = rank == used - 1 ? of_last : warps;
       const long long of_row = (static_cast<long long>(row) * gridDim.y + kv_head) * ranks;
       const auto part_at = [&](int part, int head) {
         return workspace + ((of_row + part) * group + head) * kSumsStride;
       };
-      const int own_parts = rank == used - 1 ? of_last : warps;
-      const auto read_own = of_warps(0);
-      if (alone) {
-        fold_all(group, own_parts, warp, kWarps, read_own, store_result);
-        return;
+      for (int i = threadIdx.x; i < vectors; i += kThreads) {
+        const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
+        Folded all = {kLowest, 0.0f, {}};
+        for (int w = 0; w < own_parts; ++w) {
+          const float* sums_of = reinterpret_cast<const float*>(smem) + w * (kRing / 2);
+          const float2 extent = extents[w * kHeads + head];
+          const float4 loaded =
+              *reinterpret_cast<const float4*>(sums_of + head * kSumsStride + column);
+          fold_next(all, {extent.x, extent.y, {loaded.x, loaded.y, loaded.z, loaded.w}});
+        }
+        if (alone) {
+          store_result(head, column, all);
+          continue;
+        }
+        float* part = part_at(rank, head);
+        *reinterpret_cast<float4*>(part + column) =
+            make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
+        if (column == 0) {
+          *reinterpret_cast<float2*>(part + kHeadDim) = make_float2(all.highest, all.total);
+        }
       }
-      fold_all(
-          group, own_parts, warp, kWarps, read_own, [&](int head, int column, const Folded& all) {
-            float* part = part_at(rank, head);
-            *reinterpret_cast<float4*>(part + column) =
-                make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
-            if (column == 0)
-              *reinterpret_cast<float2*>(part + kHeadDim) = make_float2(all.highest, all.total);
-          });
+      if (alone) return;
       // The last block folds.
       __shared__ bool last;
       __threadfence();
@@ -313,17 +322,40 @@ struct ClusterAttention {
       }
       __syncthreads();
       if (!last) return;
-      fold_all(
-          group, used, warp, kWarps,
-          [&](int part, int head, int column, Folded& next) {
-            const float* from = part_at(part, head);
-            const float4 loaded =
-                load_shared_result(reinterpret_cast<const float4*>(from + column));
-            const float2 extent =
-                load_shared_result(reinterpret_cast<const float2*>(from + kHeadDim));
-            next = {extent.x, extent.y, {loaded.x, loaded.y, loaded.z, loaded.w}};
-          },
-          store_result);
+      const int teams = max(1, kThreads / vectors), team = threadIdx.x / vectors;
+      Folded* of_teams = reinterpret_cast<Folded*>(smem);
+      for (int i = threadIdx.x - team * (teams > 1 ? vectors : 0); i < vectors; i += kThreads) {
+        const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
+        Folded all = {kLowest, 0.0f, {}};
+        for (int first = teams > 1 ? team : 0; first < used; first += 8 * teams) {
+          float4 loaded[8];
+          float2 extent[8];
+#pragma unroll
+          for (int k = 0; k < 8; ++k) {
+            const float* from = part_at(min(first + k * teams, used - 1), head);
+            loaded[k] = load_shared_result(reinterpret_cast<const float4*>(from + column));
+            extent[k] = load_shared_result(reinterpret_cast<const float2*>(from + kHeadDim));
+          }
+#pragma unroll
+          for (int k = 0; k < 8; ++k) {
+            const bool counts = first + k * teams < used;
+            fold_next(
+                all, {counts ? extent[k].x : kLowest,
+                      counts ? extent[k].y : 0.0f,
+                      {loaded[k].x, loaded[k].y, loaded[k].z, loaded[k].w}});
+          }
+        }
+        if (teams == 1) store_result(head, column, all);
+        if (teams > 1 && team < teams) of_teams[threadIdx.x] = all;
+      }
+      if (teams > 1) {
+        __syncthreads();
+        if (threadIdx.x < vectors) {
+          Folded all = of_teams[threadIdx.x];
+          for (int t = 1; t < teams; ++t) fold_next(all, of_teams[t * vectors + threadIdx.x]);
+          store_result(threadIdx.x * 4 / kHeadDim, threadIdx.x * 4 % kHeadDim, all);
+        }
+      }
     }
   }
 
@@ -350,10 +382,14 @@ struct ClusterAttention {
     for (int run = team; run < group * kHeadDim / 16; run += teams) {
       const int head = run * 16 / kHeadDim, column = run * 16 % kHeadDim + lane % 4 * 4;
       Folded all = {kLowest, 0.0f, {}};
-      for (int part = lane / 4; part < parts; part += 8) {
-        Folded next;
-        read(part, head, column, next);
-        fold_next(all, next);
+      for (int part = lane / 4; part < parts; part += 32) {
+        Folded next[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) read(min(part + 8 * k, parts - 1), head, column, next[k]);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (part + 8 * k < parts) fold_next(all, next[k]);
+        }
       }
 #pragma unroll
       for (int bit = 4; bit < 32; bit *= 2) {
