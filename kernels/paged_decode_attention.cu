@@ -14,22 +14,30 @@
 // in its share. A second launch folds the parts of a row together.
 #include "attend_row.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
-#include "attend_cluster.cuh"
+#include "attend_few_rows.cuh"
 #include "attend_pieces.cuh"
 
-#define FEW_ROWS(name, kClusters)                                                                 \
-  template <typename T, int kHeadDim, int kWarps, int kKeyStages, int kValueStages>               \
-  __global__ void __launch_bounds__(32 * kWarps, 1) name(                                         \
-      T* __restrict__ out, const T* q, const T* k_cache, const T* v_cache,                        \
-      const int* block_tables, const int* row_ids, const int* seq_lens, float* workspace,         \
-      unsigned* counters, int kv_heads, int group, int block_size, int max_blocks,                \
-      float scale_log2, int least_pieces) {                                                       \
-    ClusterAttention<T, kHeadDim, kWarps, kKeyStages, kValueStages, kClusters>::run(              \
-        out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, workspace, counters, kv_heads, \
-        group, block_size, max_blocks, scale_log2, least_pieces);                                 \
-  }
-FEW_ROWS(paged_decode_attention_cluster, true)
-FEW_ROWS(paged_decode_attention_spread, false)
+// One row and KV head is of the blocks x of a y and z.
+template <typename T, int kHeadDim, int kWarps, int kAhead>
+__global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_rows(
+    T* __restrict__ out,      // [rows, kv_heads*group*head_dim]
+    const T* q,               // [rows, kv_heads*group*head_dim]
+    const T* k_cache,         // [num_blocks, kv_heads, block_size, head_dim]
+    const T* v_cache,         // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,  // [slots, max_blocks]
+    const int* row_ids,       // [rows]
+    const int* seq_lens,      // [rows]
+    float* workspace,         // [rows, kv_heads, gridDim.x, group, head_dim + 4]
+    unsigned* counters,       // [rows, kv_heads]
+    int kv_heads,
+    int group,
+    int block_size,
+    int max_blocks,
+    float scale_log2) {  // scale * log2(e)
+  FewRows<T, kHeadDim, kWarps, kAhead>::run(
+      out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, workspace, counters, kv_heads,
+      group, block_size, max_blocks, scale_log2);
+}
 #endif
 
 // A row and a set of heads, of which several blocks compute parts.

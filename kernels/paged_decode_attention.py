@@ -32,6 +32,7 @@ from cugraphs.kernel import (
 )
 
 from .benchmark_sizes import MODELS
+from .few_rows_attention import few_rows_launch, few_rows_workspace, takes_few_rows
 from .launch_shapes import block_threads, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
@@ -300,6 +301,10 @@ def launches(
     """Blocks that share out the work; then, for each head, blocks that fold the parts of rows."""
     form = attention_form(axes, dtype)
     both = _both_launches(axes, dtype, scale, batch_invariant, form, BLOCKS)
+    if takes_few_rows(axes, dtype) and not batch_invariant:
+        operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
+        scalars = head_scalars(axes, scale)
+        return (few_rows_launch(axes, dtype, operands, scalars, elsewhere=both),)
     if not _takes_pieces(axes, dtype, batch_invariant):
         return both
     form = _form_of_pieces(axes, dtype)
@@ -360,7 +365,8 @@ def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = F
     if _takes_pieces(axes, dtype, batch_invariant):
         blocks = max(blocks, _blocks(axes, form, PIECE_BLOCKS))
     cuts = min(axes["rows"] * head_sets(axes, form), blocks)
-    return 4 * (-(-4 * cuts // 64) * 64 + 2 * blocks * form.heads * of_head)
+    of_parts = 4 * (-(-4 * cuts // 64) * 64 + 2 * blocks * form.heads * of_head)
+    return max(of_parts, few_rows_workspace(axes) if takes_few_rows(axes, dtype) else 0)
 
 
 CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")

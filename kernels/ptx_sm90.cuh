@@ -131,8 +131,8 @@ __device__ __forceinline__ int load_early(const int* from) {
 }
 
 // Loads what another block has written in this launch: from the L2 cache.
-__device__ __forceinline__ float4 load_shared_result(const float4* from) { return __ldcg(from); }
-__device__ __forceinline__ float2 load_shared_result(const float2* from) { return __ldcg(from); }
+__device__ __forceinline__ float4 load_from_others(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float2 load_from_others(const float2* from) { return __ldcg(from); }
 
 // ----------------------------------------------------------------------------------------- clusters
 

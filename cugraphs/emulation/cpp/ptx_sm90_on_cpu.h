@@ -262,7 +262,7 @@ inline unsigned cluster_address(unsigned address, int rank) {
   return rank * emu::kRankStride + address;
 }
 template <typename T>
-inline T load_shared_result(const T* from) {
+inline T load_from_others(const T* from) {
   return *from;
 }
 inline void mbarrier_init_done() {}
