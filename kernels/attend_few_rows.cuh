@@ -154,7 +154,7 @@ struct PieceSums {
   }
 };
 
-template <typename T, int kHeadDim, int kWarps, int kAhead>
+template <typename T, int kHeadDim, int kWarps, int kAhead, bool kClusters>
 struct FewRows {
   using Sums = PieceSums<T, kHeadDim>;
   static constexpr int kThreads = 32 * kWarps;
@@ -258,7 +258,7 @@ struct FewRows {
         out[at + i] = from_float<T>(0.0f);
       }
     }
-    if (rank >= used) return;
+    if (rank >= used && (!kClusters || used <= 1)) return;
 
     if (own_pieces > 0) {
       Sums sums;
@@ -289,7 +289,6 @@ struct FewRows {
         result[lane / 4 * kStride + kHeadDim + 1] = total;
       }
     }
-    __syncthreads();
 
     const auto store = [&](int head, int column, const Four& all) {
       Pack<T, 4> rounded;
@@ -297,51 +296,130 @@ struct FewRows {
       for (int i = 0; i < 4; ++i) rounded.v[i] = from_float<T>(all.sums[i] / all.total);
       *reinterpret_cast<Pack<T, 4>*>(out + at + head * kHeadDim + column) = rounded;
     };
-    const int fours = group * kHeadDim / 4;
-    const long long of_row = (static_cast<long long>(row) * kv_heads + kv_head) * ranks;
-    const auto part_at = [&](int part, int head) {
-      return workspace + ((of_row + part) * group + head) * kStride;
-    };
-    for (int i = threadIdx.x; i < fours; i += kThreads) {
+    if constexpr (kClusters) {
+      const int of_last = pieces - (used - 1) * share, warps = min(kWarps, share);
+      const int parts = (used - 1) * warps + min(kWarps, of_last);
+      if (used > 1) {
+        cluster_arrive();
+        cluster_wait();
+        fold_cluster(group, parts, warps, rank * kWarps + warp, ranks * kWarps, store);
+        cluster_arrive();
+        cluster_wait();  // nobody leaves while others read its shared memory
+      } else {
+        __syncthreads();
+        fold_cluster(group, parts, warps, warp, kWarps, store);
+      }
+    } else {
+      __syncthreads();
+      const long long place = (static_cast<long long>(row) * kv_heads + kv_head) * ranks;
+      float* const results = workspace + place * group * kStride;
+      fold_block(
+          group, min(kWarps, end - first), used > 1 ? results + rank * group * kStride : nullptr,
+          store);
+      unsigned* counter = counters + row * kv_heads + kv_head;
+      if (used > 1 && is_last(counter, used)) {
+        if (threadIdx.x == 0) *counter = 0;  // as it was
+        fold_parts_of_row(group, used, results, store);
+      }
+    }
+  }
+
+  // Folds what the warps of a cluster have found, in their order: of `parts` warps, so many of each block.
+  // Four lanes take 16 columns, eight such teams every eighth part; warps take turns.
+  template <typename Store>
+  static __device__ __forceinline__ void fold_cluster(
+      int group, int parts, int warps, int first, int stride, const Store& store) {
+    constexpr int kLaneTeams = 8, kPartsAhead = 4;
+    extern __shared__ __align__(128) unsigned char smem[];
+    const unsigned own = shared_address(smem);
+    const int lane = threadIdx.x % 32;
+    for (int run = first; run < group * kHeadDim / 16; run += stride) {
+      const int head = run * 16 / kHeadDim, column = run * 16 % kHeadDim + lane % 4 * 4;
+      Four all;
+      for (int part = lane / 4; part < parts; part += kLaneTeams * kPartsAhead) {
+        Four next[kPartsAhead];
+#pragma unroll
+        for (int k = 0; k < kPartsAhead; ++k) {
+          const int from = min(part + kLaneTeams * k, parts - 1);
+          const unsigned of_head = cluster_address(own, from / warps) +
+                                   (from % warps * (kRing / 2) + head * kStride) * 4;
+          float rest[2];
+          load_of_cluster(next[k].sums, of_head + column * 4);
+          load_of_cluster(rest, of_head + kHeadDim * 4);
+          next[k].highest = rest[0];
+          next[k].total = rest[1];
+        }
+#pragma unroll
+        for (int k = 0; k < kPartsAhead; ++k) {
+          if (part + kLaneTeams * k < parts) fold_next(all, next[k]);
+        }
+      }
+#pragma unroll
+      for (int bit = 4; bit < 32; bit *= 2) {
+        Four other;
+        other.highest = __shfl_xor_sync(0xffffffffu, all.highest, bit);
+        other.total = __shfl_xor_sync(0xffffffffu, all.total, bit);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) other.sums[i] = __shfl_xor_sync(0xffffffffu, all.sums[i], bit);
+        fold_next(all, other);
+      }
+      if (lane < 4) store(head, column, all);
+    }
+  }
+
+  // Folds what the block's first `parts` warps have found, into `result`; where that is null, into what is
+  // stored.
+  template <typename Store>
+  static __device__ __forceinline__ void fold_block(
+      int group, int parts, float* result, const Store& store) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    for (int i = threadIdx.x; i < group * kHeadDim / 4; i += kThreads) {
       const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
       const float* of_head = reinterpret_cast<const float*>(smem) + head * kStride;
       Four all;
-      for (int w = 0; w < min(kWarps, end - first); ++w, of_head += kRing / 2) {
+      for (int w = 0; w < parts; ++w, of_head += kRing / 2) {
         fold_next(
             all, four(
                      *reinterpret_cast<const float4*>(of_head + column),
                      *reinterpret_cast<const float2*>(of_head + kHeadDim)));
       }
-      if (used == 1) {
+      if (result == nullptr) {
         store(head, column, all);
         continue;
       }
-      float* part = part_at(rank, head);
-      *reinterpret_cast<float4*>(part + column) =
+      float* to = result + head * kStride;
+      *reinterpret_cast<float4*>(to + column) =
           make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
       if (column == 0) {
-        *reinterpret_cast<float2*>(part + kHeadDim) = make_float2(all.highest, all.total);
+        *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(all.highest, all.total);
       }
     }
-    if (used == 1 || !is_last(counters + row * kv_heads + kv_head, used)) return;
+  }
 
-    // Threads are teams of one for each four columns, which take the parts in turn.
-    const int teams = max(1, kThreads / fours), team = teams > 1 ? threadIdx.x / fours : 0;
+  // Folds the results of a row's blocks, in their order. Threads are teams of one for each four columns,
+  // which take the parts in turn.
+  template <typename Store>
+  static __device__ __forceinline__ void fold_parts_of_row(
+      int group, int parts, const float* results, const Store& store) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const int fours = group * kHeadDim / 4, teams = max(1, kThreads / fours);
+    const int team = teams > 1 ? threadIdx.x / fours : 0;
     for (int i = threadIdx.x - team * fours; i < fours; i += kThreads) {
       const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
       Four all;
-      for (int begin = team; begin < used; begin += kBatch * teams) {
+      for (int begin = team; begin < parts; begin += kBatch * teams) {
         float4 sums[kBatch];
         float2 rest[kBatch];
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
-          const float* part = part_at(min(begin + k * teams, used - 1), head);
-          sums[k] = load_from_others(reinterpret_cast<const float4*>(part + column));
-          rest[k] = load_from_others(reinterpret_cast<const float2*>(part + kHeadDim));
+          const int part = min(begin + k * teams, parts - 1);
+          const float* of_head = results + (part * group + head) * kStride;
+          sums[k] = load_from_others(reinterpret_cast<const float4*>(of_head + column));
+          rest[k] = load_from_others(reinterpret_cast<const float2*>(of_head + kHeadDim));
         }
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
-          if (begin + k * teams < used) fold_next(all, four(sums[k], rest[k]));
+          if (begin + k * teams < parts) fold_next(all, four(sums[k], rest[k]));
         }
       }
       if (teams == 1) {
@@ -360,15 +438,14 @@ struct FewRows {
     }
   }
 
-  // Whether this block is the last of `blocks` that come here, all of whose results are then visible. The
-  // counter is 0 before and after.
+  // Whether this block is the last of `blocks` that come here; then it sees all their results. The counter
+  // is 0 before.
   static __device__ __forceinline__ bool is_last(unsigned* counter, int blocks) {
     __shared__ bool last;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
       last = atomicAdd(counter, 1u) == static_cast<unsigned>(blocks) - 1;
-      if (last) atomicExch(counter, 0u);
       __threadfence();
     }
     __syncthreads();

@@ -11,17 +11,22 @@ from cugraphs.kernel import COUNTERS, CUDA_TYPES, DTYPES, NUM_COUNTERS, WORKSPAC
 
 MAX_ROWS = 2
 MAX_GROUP = 8  # query heads of a KV head
-HEAD_DIMS = (64, 128)
 PIECE_TOKENS = 16
-RANKS = 16  # blocks that share a row and KV head: with 8 of these, nearly an H200's multiprocessors
 WARPS = 8
-RING_BYTES = 64 << 10  # of shared memory: room is left for the next kernel's blocks
+RING_BYTES = 64 << 10  # of a block
+
+# By head_dim: whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on the
+# multiprocessors: that counts for long rows.
+IN_CLUSTERS = {64: True, 128: False}
+CLUSTER = 8  # blocks
+BLOCKS = 128  # otherwise, of a launch, at most: one for nearly each multiprocessor of an H200
+SPREAD_BYTES = 115 << 10  # shared memory of which no multiprocessor has room for two
 
 
 def takes_few_rows(axes: Axes, dtype: str) -> bool:
     """Whether the form is for these sizes: few rows, and a piece of 16 tokens lies in one place."""
     head_dim, kv_heads = axes["head_dim"], axes["kv_heads"]
-    is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in HEAD_DIMS
+    is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in IN_CLUSTERS
     is_small = axes["rows"] <= MAX_ROWS and axes["rows"] * kv_heads <= NUM_COUNTERS
     fits = axes["q_size"] <= MAX_GROUP * kv_heads * head_dim
     return DTYPES[dtype].itemsize == 2 and is_whole and is_small and fits
@@ -43,26 +48,37 @@ def few_rows_launch(
         scalars: kv_heads, group, block_size, max_blocks and the scale.
         elsewhere: what runs on other architectures.
     """
-    head_dim = axes["head_dim"]
+    head_dim, clusters = axes["head_dim"], IN_CLUSTERS[axes["head_dim"]]
     piece_bytes = PIECE_TOKENS * head_dim * DTYPES[dtype].itemsize
     ahead = RING_BYTES // (WARPS * 2 * piece_bytes)
+    numbers = (head_dim, WARPS, ahead, str(clusters).lower())
+    needed = WARPS * ahead * 2 * (piece_bytes + 8)
+    blocks = _blocks_of_row(axes)
     return Launch(
         function=(
-            f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {head_dim}, {WARPS}, {ahead}>"
+            f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
         ),
-        grid=(RANKS, axes["kv_heads"], axes["rows"]),
+        grid=(blocks, axes["kv_heads"], axes["rows"]),
         block=32 * WARPS,
         scalars=scalars,
         operands=(*operands, WORKSPACE, COUNTERS),
-        shared_bytes=WARPS * ahead * 2 * (piece_bytes + 8),
+        shared_bytes=needed if clusters else max(needed, SPREAD_BYTES),
         programmatic=True,
         settles=True,
         arch="sm_90a",
         elsewhere=elsewhere,
+        cluster=blocks if clusters else 1,
     )
 
 
 def few_rows_workspace(axes: Axes) -> int:
     """Bytes of what a row's blocks find: float32 for each query head."""
     heads = axes["q_size"] // axes["head_dim"]
-    return 4 * axes["rows"] * RANKS * heads * (axes["head_dim"] + 4)
+    return 4 * axes["rows"] * _blocks_of_row(axes) * heads * (axes["head_dim"] + 4)
+
+
+def _blocks_of_row(axes: Axes) -> int:
+    """Blocks that share a row and KV head."""
+    if IN_CLUSTERS[axes["head_dim"]]:
+        return CLUSTER
+    return max(1, BLOCKS // (axes["rows"] * axes["kv_heads"]))

@@ -18,17 +18,19 @@ from cugraphs.testing import case_arrays
 
 pytestmark = needs_compiler
 HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
-SHAPES = {"eight_blocks": (8, 4, 3), "two_blocks": (2, 2, 1)}  # ranks, warps, pieces ahead
+SHAPES = {"clusters": (True, 4), "spread": (False, 2)}  # and pieces of a ring that has few
 
 
 @pytest.fixture(params=SHAPES)
 def kernel(monkeypatch, request):
-    """One that takes the form for any number of rows."""
-    ranks, warps, ahead = SHAPES[request.param]
+    """One that takes the form for any number of rows, with few warps."""
+    clusters, ahead = SHAPES[request.param]
     monkeypatch.setattr(few_rows_attention, "MAX_ROWS", 1 << 20)
-    monkeypatch.setattr(few_rows_attention, "RANKS", ranks)
-    monkeypatch.setattr(few_rows_attention, "WARPS", warps)
-    monkeypatch.setattr(few_rows_attention, "RING_BYTES", warps * ahead * 2 * 16 * 128 * 2)
+    monkeypatch.setattr(few_rows_attention, "IN_CLUSTERS", {64: clusters, 128: clusters})
+    monkeypatch.setattr(few_rows_attention, "WARPS", 2)
+    monkeypatch.setattr(few_rows_attention, "CLUSTER", 2)
+    monkeypatch.setattr(few_rows_attention, "BLOCKS", 5)
+    monkeypatch.setattr(few_rows_attention, "RING_BYTES", 2 * ahead * 16 * 128 * 2)
     return replace(KERNEL, benchmarks=())
 
 
