@@ -363,7 +363,7 @@ class CudaDevice:
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
             reads_early = not any(
                 (operand.constant and buffer in changed)
-                or (operand.settled and not _is_settled(buffer, before))
+                or (operand.settled and not is_settled(buffer, before))
                 for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
             )
             if launches:
@@ -418,7 +418,7 @@ class CudaDevice:
             array.data.memset_async(POISON, array.nbytes, self.stream)
 
 
-def _is_settled(buffer: Buffer, before: Op | None) -> bool:
+def is_settled(buffer: Buffer, before: Op | None) -> bool:
     """Whether an op directly before writes nothing of a buffer, or only appends to it.
 
     Args:

@@ -42,7 +42,7 @@ CUDA_TYPES: Mapping[str, str] = {
 
 COUNTERS = "counters"  # the same: unsigned [NUM_COUNTERS], zero before and after every launch
 NUM_COUNTERS = 4096
-MAX_CLUSTER = 16  # blocks; more than 8 a function must allow
+MAX_CLUSTER = 8  # blocks, that every card with clusters takes
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
 

@@ -24,7 +24,6 @@ from cugraphs.tensor_map_encoding import encode_tensor_map
 # Builds of all kernels, as NVRTC's options; see kernels/ptx.cuh.
 DELAYED = "-DDELAYED"  # sleeps where programmatic launches meet, so that a missing wait shows
 STAMPED = "-DSTAMPED"  # notes when each block waits, goes on and ends
-PORTABLE_CLUSTER = 8  # blocks of a cluster that every card with clusters takes
 PROGRAMMATIC_SM = 90  # the first architecture that has programmatic dependent launch
 DeviceArray = Any  # a cupy.ndarray: CuPy has no types, and is imported only where there is a GPU
 
@@ -64,11 +63,7 @@ class LaunchForm:
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
-        attributes = []
-        if launch.cluster > 1:
-            if launch.cluster > PORTABLE_CLUSTER:
-                _allow_large_clusters(self.function, launch.function)
-            attributes.append(_cluster(driver, launch.cluster))
+        attributes = [_cluster(driver, launch.cluster)] if launch.cluster > 1 else []
         self.config = _config(driver, launch, stream, attributes)
         self.config_after_ours = self.config
         if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
@@ -109,18 +104,6 @@ def _begins_early(driver: Any) -> Any:  # noqa: ANN401
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return attribute
-
-
-def _allow_large_clusters(function: Any, name: str) -> None:  # noqa: ANN401
-    """Let a function have clusters of more than 8 blocks, which not every card of an arch has."""
-    from cuda.bindings import driver
-
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-    (error,) = driver.cuFuncSetAttribute(function, attribute, 1)
-    if error:
-        raise RuntimeError(
-            f"launch: {name} asks for large clusters, and the driver answers {error.name}"
-        )
 
 
 class PreparedLaunch:

@@ -201,8 +201,27 @@ KERNEL(reads_before_the_wait) {
   out[threadIdx.x] = value;
 }
 
+KERNEL(lets_the_next_start_before_the_wait) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  out[threadIdx.x] = x[threadIdx.x];
+}
+
 KERNEL(waits) {
   let_next_kernel_start();
   wait_for_previous_kernel();
   out[threadIdx.x] = x[threadIdx.x];
+}
+
+__global__ void counts(float* __restrict__ out, unsigned* counters) {
+  if (threadIdx.x == 0) out[blockIdx.x] = atomicAdd(counters, 1u);
+}
+
+__global__ void counts_back(float* __restrict__ out, unsigned* counters) {
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  const unsigned before = atomicAdd(counters, 1u);
+  if (before < gridDim.x - 1) return;
+  out[0] = static_cast<float>(before + 1);
+  *counters = 0;
 }

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import needs_compiler
+from emulated_identities import newest_tokens
 
 from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches
@@ -29,7 +30,7 @@ def kernel(monkeypatch, request):
     monkeypatch.setattr(few_rows_attention, "IN_CLUSTERS", {64: clusters, 128: clusters})
     monkeypatch.setattr(few_rows_attention, "WARPS", 2)
     monkeypatch.setattr(few_rows_attention, "CLUSTER", 2)
-    monkeypatch.setattr(few_rows_attention, "BLOCKS", 5)
+    monkeypatch.setattr(few_rows_attention, "BLOCKS", 24)
     monkeypatch.setattr(few_rows_attention, "RING_BYTES", 2 * ahead * 16 * 128 * 2)
     return replace(KERNEL, benchmarks=())
 
@@ -40,18 +41,6 @@ def takes_form(case, dtype):
     axes = {"q_size": q.shape[1], "kv_heads": kv_heads, "block_size": block_size}
     axes |= {"head_dim": head_dim, "rows": 1}
     return few_rows_attention.takes_few_rows(axes, dtype) and not case.attrs["batch_invariant"]
-
-
-def newest_tokens(k_cache, tables, row_ids, seq_lens):
-    """Elements of K, and of V, that the rows' last tokens have."""
-    _, kv_heads, block_size, head_dim = k_cache.shape
-    found = []
-    for row_id, last in zip(row_ids[seq_lens > 0], seq_lens[seq_lens > 0] - 1, strict=True):
-        block = int(tables[row_id, last // block_size])
-        for head in range(kv_heads):
-            slot = (block * kv_heads + head) * block_size + int(last) % block_size
-            found.append(range(slot * head_dim, (slot + 1) * head_dim))
-    return found
 
 
 CASES = [
