@@ -15,8 +15,8 @@ PIECE_TOKENS = 16
 WARPS = 8
 RING_BYTES = 64 << 10  # of a block
 
-# By head_dim: whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on the
-# multiprocessors: that counts for long rows.
+# By head_dim: whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on
+# the multiprocessors: that counts for long rows.
 IN_CLUSTERS = {64: True, 128: False}
 CLUSTER = 8  # blocks
 BLOCKS = 128  # otherwise, of a launch, at most: one for nearly each multiprocessor of an H200

@@ -418,7 +418,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("long", Heads(3, 1, 64), [1300, 513, 512]),
         decode_case("long_head_dim_8", Heads(4, 2, 8), [1500, 1024, 1025, 256]),
         decode_case("longest", Heads(2, 1, 16), [131_072]),
-        # Few rows: more pieces to a warp than it has lanes, if warps are few; parts of unequal rows.
+        # Few rows: more pieces to a warp than it has lanes, if warps are few; unequal rows.
         decode_case("one_long_row", Heads(2, 1, 64), [4200]),
         decode_case("two_rows_128", Heads(8, 2, 128), [2100, 1]),
         decode_case("dead_row_128", Heads(4, 1, 128), [0, 333], unread=NOISE),

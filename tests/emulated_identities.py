@@ -611,9 +611,7 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
             setattr(module, name, value)
 
 
-def newest_tokens(
-    k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array
-) -> list[range]:
+def newest_tokens(k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array) -> list[range]:
     """Elements of K, and of V, that the rows' last tokens have: those that a step appends."""
     _, kv_heads, block_size, head_dim = k_cache.shape
     found = []

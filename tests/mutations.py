@@ -2325,7 +2325,11 @@ MUTATIONS: tuple[Mutation, ...] = (
             "lane_pair + i < tokens;",
             "lane_pair + i <= tokens;",
         ),
-        ("what lies after the last token is added, few rows", "if (tokens < kTokens) {", "if (false) {"),
+        (
+            "what lies after the last token is added, few rows",
+            "if (tokens < kTokens) {",
+            "if (false) {",
+        ),
         (
             "sums keep an old maximum, few rows",
             "if (!__any_sync(0xffffffffu, rescale)) return;",

@@ -127,7 +127,7 @@ def test_a_settled_operand_may_be_read_before_the_wait_but_for_what_is_appended(
     x = np.arange(1, 65, dtype=np.float32)
     how = {"kernel": settled, "checked": True}
     np.testing.assert_array_equal(run("reads_before_the_wait", late={"x": []}, **how), x)
-    with pytest.raises(AssertionError, match="read of x before griddepcontrol.wait"):
+    with pytest.raises(AssertionError, match=r"read of x before griddepcontrol\.wait"):
         run("reads_before_the_wait", late={"x": [range(40, 41)]}, **how)
     np.testing.assert_array_equal(run("waits", late={"x": [range(64)]}, **how), x)
 

@@ -19,6 +19,8 @@ from cugraphs.models.random_weights import random_weights
 pytestmark = pytest.mark.gpu
 
 REPLAYS = 1000
+
+
 def config_of(heads):
     """A small Llama with so many query heads, four to a KV head: of 128 columns, or 64."""
     folder = {

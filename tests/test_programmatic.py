@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cugraphs.emulation.emulate import bind_launches
 from cugraphs.cuda_device import is_settled
+from cugraphs.emulation.emulate import bind_launches
 from cugraphs.kernel import COUNTERS, WORKSPACE, Access, Kernel, Launch, Operand
 from cugraphs.kernels import ALL
 from cugraphs.launch import queue
@@ -105,8 +105,16 @@ def test_a_written_operand_is_not_constant():
 @pytest.mark.parametrize(
     ("access", "change", "what"),
     [
-        (Access.UPDATE, {"settled": True}, "settled and update, expected settled operands to be READ"),
-        (Access.READ, {"appends": True}, "appends and is read, expected operands that are appended"),
+        (
+            Access.UPDATE,
+            {"settled": True},
+            "settled and update, expected settled operands to be READ",
+        ),
+        (
+            Access.READ,
+            {"appends": True},
+            "appends and is read, expected operands that are appended",
+        ),
     ],
 )
 def test_what_is_settled_is_read_and_what_appends_updates(access, change, what):

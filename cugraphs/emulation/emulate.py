@@ -18,9 +18,9 @@ import numpy as np
 from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
+    COUNTERS,
     CUDA_TYPES,
     DTYPES,
-    COUNTERS,
     NUM_COUNTERS,
     WORKSPACE,
     Access,
@@ -83,7 +83,8 @@ def emulate(
     pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
     buffers = {
-        o.name: _buffer(o, memory.get(o.name), (late or {}).get(o.name, ())) for o in kernel.operands
+        o.name: _buffer(o, memory.get(o.name), (late or {}).get(o.name, ()))
+        for o in kernel.operands
     }
     buffers[WORKSPACE] = replace(_buffer(_SCRATCH, scratch), itemsize=0)
     counters = GuardedArray(_COUNTERS, np.zeros(NUM_COUNTERS, np.uint32))
@@ -208,9 +209,7 @@ def _library(source: Path, functions: tuple[str, ...], checked: bool) -> Library
     return Library(source, functions, checked=checked)
 
 
-def _buffer(
-    operand: Operand, guarded: GuardedArray | None, late: Iterable[range] = ()
-) -> Buffer:
+def _buffer(operand: Operand, guarded: GuardedArray | None, late: Iterable[range] = ()) -> Buffer:
     """The operand as a launch sees it; a null pointer where it was left out."""
     writable, fresh = operand.access is not Access.READ, operand.access is Access.WRITE
     if guarded is None:

@@ -47,8 +47,8 @@ class Parameter:
 class Buffer:
     """An operand as a launch sees it; ``address`` is 0 where it was left out.
 
-    ``itemsize`` is 0 for scratch memory, to which any pointer fits, const or not. What is `early` may be
-    read before a programmatic launch waits, but for the elements in ``late``.
+    ``itemsize`` is 0 for scratch memory, to which any pointer fits, const or not. What is ``early``
+    may be read before a programmatic launch waits, but for the elements in ``late``.
     """
 
     name: str
