@@ -9,24 +9,24 @@ import numpy as np
 
 from cugraphs.kernel import COUNTERS, CUDA_TYPES, DTYPES, NUM_COUNTERS, WORKSPACE, Axes, Launch
 
-MAX_ROWS = 2
+MAX_ROWS = 4
 MAX_GROUP = 8  # query heads of a KV head
 PIECE_TOKENS = 16
 WARPS = 8
 RING_BYTES = 64 << 10  # of a block
 
-# By head_dim: whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on
-# the multiprocessors: that counts for long rows.
-IN_CLUSTERS = {64: True, 128: False}
+# Whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on the
+# multiprocessors: by head_dim, the most rows for which they are. It counts for long and many rows.
+CLUSTERED_ROWS = {64: 1, 128: 0}
 CLUSTER = 8  # blocks
 BLOCKS = 128  # otherwise, of a launch, at most: one for nearly each multiprocessor of an H200
-SPREAD_BYTES = 115 << 10  # shared memory of which no multiprocessor has room for two
+LONE_BYTES = 115 << 10  # shared memory of which no multiprocessor has room for two
 
 
 def takes_few_rows(axes: Axes, dtype: str) -> bool:
     """Whether the form is for these sizes: few rows, and a piece of 16 tokens lies in one place."""
     head_dim, kv_heads = axes["head_dim"], axes["kv_heads"]
-    is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in IN_CLUSTERS
+    is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in CLUSTERED_ROWS
     is_small = axes["rows"] <= MAX_ROWS and axes["rows"] * kv_heads <= NUM_COUNTERS
     fits = axes["q_size"] <= MAX_GROUP * kv_heads * head_dim
     return DTYPES[dtype].itemsize == 2 and is_whole and is_small and fits
@@ -48,11 +48,10 @@ def few_rows_launch(
         scalars: kv_heads, group, block_size, max_blocks and the scale.
         elsewhere: what runs on other architectures.
     """
-    head_dim, clusters = axes["head_dim"], IN_CLUSTERS[axes["head_dim"]]
+    head_dim, clusters = axes["head_dim"], _in_clusters(axes)
     piece_bytes = PIECE_TOKENS * head_dim * DTYPES[dtype].itemsize
     ahead = RING_BYTES // (WARPS * 2 * piece_bytes)
     numbers = (head_dim, WARPS, ahead, str(clusters).lower())
-    needed = WARPS * ahead * 2 * (piece_bytes + 8)
     blocks = _blocks_of_row(axes)
     return Launch(
         function=(
@@ -62,7 +61,7 @@ def few_rows_launch(
         block=32 * WARPS,
         scalars=scalars,
         operands=(*operands, WORKSPACE, COUNTERS),
-        shared_bytes=needed if clusters else max(needed, SPREAD_BYTES),
+        shared_bytes=max(LONE_BYTES, WARPS * ahead * 2 * (piece_bytes + 8)),
         programmatic=True,
         settles=True,
         arch="sm_90a",
@@ -79,6 +78,10 @@ def few_rows_workspace(axes: Axes) -> int:
 
 def _blocks_of_row(axes: Axes) -> int:
     """Blocks that share a row and KV head."""
-    if IN_CLUSTERS[axes["head_dim"]]:
+    if _in_clusters(axes):
         return CLUSTER
     return max(1, BLOCKS // (axes["rows"] * axes["kv_heads"]))
+
+
+def _in_clusters(axes: Axes) -> bool:
+    return axes["rows"] <= CLUSTERED_ROWS[axes["head_dim"]]

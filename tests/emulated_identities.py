@@ -590,10 +590,11 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     package = kernel.launches.__module__.rpartition(".")[0]
     module: Any = sys.modules[f"{package}.few_rows_attention"]
     small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "CLUSTER": 2, "BLOCKS": 24, "RING_BYTES": 1 << 14}
-    before = {name: getattr(module, name) for name in (*small, "IN_CLUSTERS")}
+    before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
     try:
         for clusters in (True, False):
-            settings = {**small, "IN_CLUSTERS": {64: clusters, 128: clusters}}
+            rows = 1 << 20 if clusters else 0
+            settings = {**small, "CLUSTERED_ROWS": {64: rows, 128: rows}}
             for name, value in settings.items():
                 setattr(module, name, value)
             for case in (_case(kernel, name) for name in FEW_ROWS_CASES):

@@ -27,7 +27,8 @@ def kernel(monkeypatch, request):
     """One that takes the form for any number of rows, with few warps."""
     clusters, ahead = SHAPES[request.param]
     monkeypatch.setattr(few_rows_attention, "MAX_ROWS", 1 << 20)
-    monkeypatch.setattr(few_rows_attention, "IN_CLUSTERS", {64: clusters, 128: clusters})
+    rows = 1 << 20 if clusters else 0
+    monkeypatch.setattr(few_rows_attention, "CLUSTERED_ROWS", {64: rows, 128: rows})
     monkeypatch.setattr(few_rows_attention, "WARPS", 2)
     monkeypatch.setattr(few_rows_attention, "CLUSTER", 2)
     monkeypatch.setattr(few_rows_attention, "BLOCKS", 24)
