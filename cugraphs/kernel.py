@@ -40,8 +40,6 @@ CUDA_TYPES: Mapping[str, str] = {
 }
 
 
-COUNTERS = "counters"  # the same: unsigned [NUM_COUNTERS], zero before and after every launch
-NUM_COUNTERS = 4096
 MAX_CLUSTER = 8  # blocks, that every card with clusters takes
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share

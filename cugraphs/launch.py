@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import COUNTERS, DTYPES, NUM_COUNTERS, WORKSPACE, ArrayType, Kernel, Launch
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 from cugraphs.tensor_map_encoding import encode_tensor_map
@@ -244,8 +244,6 @@ def prepare(
     for name, operand in zip(plan.operands, arrays, strict=False):
         pointers[name] = int(operand.data.ptr)
     pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
-    if any(isinstance(part, LaunchForm) and COUNTERS in part.operands for part in plan.parts):
-        pointers[COUNTERS] = _counters(stream)
     prepared: list[Prepared] = []
     for part in plan.parts:
         if isinstance(part, LaunchForm):
@@ -343,17 +341,6 @@ def _array_type(kernel: Kernel, name: str, key: _ArrayKey) -> ArrayType:
 
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@cache
-def _counters(stream: int) -> int:
-    """The address of a stream's counters, which its launches leave zero."""
-    import cupy
-
-    counters = cupy.zeros(NUM_COUNTERS, np.uint32)
-    cupy.cuda.get_current_stream().synchronize()
-    _KEEP.append(counters)
-    return int(counters.data.ptr)
 
 
 @cache

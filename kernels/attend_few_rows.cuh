@@ -201,7 +201,7 @@ struct FewRows {
       const int* row_ids,
       const int* seq_lens,
       float* workspace,
-      unsigned* counters,
+      int* arrivals,
       int kv_heads,
       int group,
       int block_size,
@@ -316,9 +316,9 @@ struct FewRows {
       fold_block(
           group, min(kWarps, end - first), used > 1 ? results + rank * group * kStride : nullptr,
           store);
-      unsigned* counter = counters + row * kv_heads + kv_head;
-      if (used > 1 && is_last(counter, used)) {
-        if (threadIdx.x == 0) *counter = 0;  // as it was
+      int* count = arrivals + row * kv_heads + kv_head;
+      if (used > 1 && is_last(count, used)) {
+        if (threadIdx.x == 0) *count = 0;  // as it was
         fold_parts_of_row(group, used, results, store);
       }
     }
@@ -438,14 +438,14 @@ struct FewRows {
     }
   }
 
-  // Whether this block is the last of `blocks` that come here; then it sees all their results. The counter
-  // is 0 before.
-  static __device__ __forceinline__ bool is_last(unsigned* counter, int blocks) {
+  // Whether this block is the last of `blocks` that come here; then it sees all their results. The count is
+  // 0 before.
+  static __device__ __forceinline__ bool is_last(int* count, int blocks) {
     __shared__ bool last;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      last = atomicAdd(counter, 1u) == static_cast<unsigned>(blocks) - 1;
+      last = atomicAdd(count, 1) == blocks - 1;
       __threadfence();
     }
     __syncthreads();

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cugraphs.kernel import COUNTERS, CUDA_TYPES, DTYPES, NUM_COUNTERS, WORKSPACE, Axes, Launch
+from cugraphs.kernel import CUDA_TYPES, DTYPES, WORKSPACE, Axes, Launch
 
+OPERANDS = (
+    *("out", "q", "k_cache", "v_cache", "block_tables", "row_ids", "seq_lens"),
+    *(WORKSPACE, "arrivals"),
+)
 MAX_ROWS = 4
 MAX_GROUP = 8  # query heads of a KV head
 PIECE_TOKENS = 16
@@ -27,15 +31,13 @@ def takes_few_rows(axes: Axes, dtype: str) -> bool:
     """Whether the form is for these sizes: few rows, and a piece of 16 tokens lies in one place."""
     head_dim, kv_heads = axes["head_dim"], axes["kv_heads"]
     is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in CLUSTERED_ROWS
-    is_small = axes["rows"] <= MAX_ROWS and axes["rows"] * kv_heads <= NUM_COUNTERS
-    fits = axes["q_size"] <= MAX_GROUP * kv_heads * head_dim
-    return DTYPES[dtype].itemsize == 2 and is_whole and is_small and fits
+    fits = axes["rows"] <= MAX_ROWS and axes["q_size"] <= MAX_GROUP * kv_heads * head_dim
+    return DTYPES[dtype].itemsize == 2 and is_whole and fits
 
 
 def few_rows_launch(
     axes: Axes,
     dtype: str,
-    operands: tuple[str, ...],
     scalars: tuple[np.generic, ...],
     elsewhere: tuple[Launch, ...],
 ) -> Launch:
@@ -44,7 +46,6 @@ def few_rows_launch(
     Args:
         axes: of the kernel.
         dtype: of it.
-        operands: their names.
         scalars: kv_heads, group, block_size, max_blocks and the scale.
         elsewhere: what runs on other architectures.
     """
@@ -60,7 +61,7 @@ def few_rows_launch(
         grid=(blocks, axes["kv_heads"], axes["rows"]),
         block=32 * WARPS,
         scalars=scalars,
-        operands=(*operands, WORKSPACE, COUNTERS),
+        operands=OPERANDS,
         shared_bytes=max(LONE_BYTES, WARPS * ahead * 2 * (piece_bytes + 8)),
         programmatic=True,
         settles=True,

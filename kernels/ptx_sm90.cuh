@@ -99,12 +99,15 @@ __device__ __forceinline__ void cp_async16_to(unsigned to, const void* from, boo
                : "memory");
 }
 
-// Begins to copy to shared memory; addresses and bytes are multiples of 16. The bytes count at
-// `barrier`.
+// Begins to copy to shared memory what is read once, so that it leaves the L2 cache first; addresses and
+// bytes are multiples of 16. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_bytes(
     unsigned to, const void* from, int bytes, unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      "{\n.reg .b64 once;\n"
+      "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], once;\n}\n"
       :
       : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
       : "memory");

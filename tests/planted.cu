@@ -212,16 +212,3 @@ KERNEL(waits) {
   wait_for_previous_kernel();
   out[threadIdx.x] = x[threadIdx.x];
 }
-
-__global__ void counts(float* __restrict__ out, unsigned* counters) {
-  if (threadIdx.x == 0) out[blockIdx.x] = atomicAdd(counters, 1u);
-}
-
-__global__ void counts_back(float* __restrict__ out, unsigned* counters) {
-  if (threadIdx.x != 0) return;
-  __threadfence();
-  const unsigned before = atomicAdd(counters, 1u);
-  if (before < gridDim.x - 1) return;
-  out[0] = static_cast<float>(before + 1);
-  *counters = 0;
-}

@@ -37,7 +37,7 @@ def kernel(monkeypatch, request):
 
 
 def takes_form(case, dtype):
-    q, cache = case_arrays(KERNEL, case, dtype)[:2]
+    q, cache = case_arrays(KERNEL, case, dtype)[1:3]
     _, kv_heads, block_size, head_dim = cache.shape
     axes = {"q_size": q.shape[1], "kv_heads": kv_heads, "block_size": block_size}
     axes |= {"head_dim": head_dim, "rows": 1}
@@ -58,7 +58,7 @@ def test_every_case_is_within_the_tolerance(kernel, case, dtype):
     _, (launch,) = bind_launches(kernel, arrays, case.attrs)
     assert launch.arch == "sm_90a"
     given = [array.copy() for array in arrays]
-    newest = newest_tokens(arrays[1], *arrays[3:])
+    newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
     late = {"k_cache": newest, "v_cache": newest}
     found = emulate(kernel, given, case.attrs, arch="sm_90", late=late, **HOW[dtype])
     verdict = ExpectedResults(kernel, arrays, case.attrs).judge(found, given)
@@ -78,10 +78,12 @@ def test_the_order_of_threads_changes_no_bit(kernel):
 
 def test_rows_do_not_depend_on_each_other(kernel):
     (case,) = (case for case in kernel.cases if case.name == "long")
-    q, k, v, tables, row_ids, seq_lens = case_arrays(kernel, case, "bfloat16")
-    (all_rows,) = emulate(kernel, (q, k, v, tables, row_ids, seq_lens), case.attrs, arch="sm_90")
+    arrivals, q, k, v, tables, *rest = case_arrays(kernel, case, "bfloat16")
+    row_ids, seq_lens, parts = rest
+    (all_rows,) = emulate(kernel, (arrivals, q, k, v, tables, *rest), case.attrs, arch="sm_90")
     for row in range(len(q)):
         own = slice(row, row + 1)
-        one = (q[own], k, v, tables, row_ids[own], seq_lens[own])
+        of_row = (row_ids[own], seq_lens[own], parts[: len(parts) - len(q) + 1])
+        one = (arrivals[own], q[own], k, v, tables, *of_row)
         (alone,) = emulate(kernel, one, case.attrs, arch="sm_90")
         np.testing.assert_array_equal(alone[0], all_rows[row])

@@ -143,17 +143,6 @@ def test_a_launch_that_settles_waits_before_it_lets_the_next_one_start():
         run(name, kernel=kernel)
 
 
-def test_counters_are_zero_before_and_must_be_after():
-    def counting(axes, dtype, *, function):
-        operands = ("out", "counters")
-        return (Launch(function, (3, 1, 1), 64, operands=operands),)
-
-    kernel = planted(["counts", "counts_back"], launches=counting)
-    assert run("counts_back", kernel=kernel, checked=True)[0] == 3
-    with pytest.raises(AssertionError, match=r"planted: counters hold 3 at most, expected zeros"):
-        run("counts", kernel=kernel)
-
-
 def test_a_constant_operand_may_be_read_before_the_wait():
     out, x, bias = PLANTED.operands
     constant = replace(PLANTED, operands=(out, replace(x, constant=True), bias))

@@ -14,7 +14,7 @@ import pytest
 
 from cugraphs.cuda_device import is_settled
 from cugraphs.emulation.emulate import bind_launches
-from cugraphs.kernel import COUNTERS, WORKSPACE, Access, Kernel, Launch, Operand
+from cugraphs.kernel import WORKSPACE, Access, Kernel, Launch, Operand
 from cugraphs.kernels import ALL
 from cugraphs.launch import queue
 from cugraphs.testing import case_arrays, check_plan
@@ -50,8 +50,7 @@ def wrong_parameters(kernel, launch, functions):
     parameters = functions[launch.function.partition("<")[0]]
     for name, parameter in zip(names, parameters, strict=False):
         operand = operands.get(name)
-        scratch = name in (WORKSPACE, COUNTERS)
-        read = scratch or (operand.access is not Access.WRITE and not operand.constant)
+        read = name == WORKSPACE or (operand.access is not Access.WRITE and not operand.constant)
         if read and "__restrict__" in parameter:
             yield " ".join(parameter.split())
 

@@ -18,10 +18,8 @@ import numpy as np
 from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
-    COUNTERS,
     CUDA_TYPES,
     DTYPES,
-    NUM_COUNTERS,
     WORKSPACE,
     Access,
     Array,
@@ -35,7 +33,6 @@ from cugraphs.tensor_map import MAP_WORDS, TensorMap
 
 _LOCK = threading.RLock()  # the runtime serves one caller at a time
 _SCRATCH = Operand(WORKSPACE, ("bytes",), "uint8", Access.WRITE)
-_COUNTERS = Operand(COUNTERS, ("counters",), "uint32", Access.UPDATE)
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -87,8 +84,6 @@ def emulate(
         for o in kernel.operands
     }
     buffers[WORKSPACE] = replace(_buffer(_SCRATCH, scratch), itemsize=0)
-    counters = GuardedArray(_COUNTERS, np.zeros(NUM_COUNTERS, np.uint32))
-    buffers[COUNTERS] = replace(_buffer(_COUNTERS, counters), uninitialised=False)
     library = _library_for(kernel, emulated(launches, arch), checked)
     with _LOCK:
         if library is not None:
@@ -120,12 +115,6 @@ def emulate(
                     cluster=part.cluster,
                 )
     scratch.check(kernel.name)
-    counters.check(kernel.name)
-    if counters.array.any():
-        raise AssertionError(
-            f"{kernel.name}: counters hold {counters.array.max()} at most, expected zeros after a "
-            "launch"
-        )
     for operand, array in pairs:
         memory[operand.name].check(kernel.name)
         if operand.access is not Access.READ:

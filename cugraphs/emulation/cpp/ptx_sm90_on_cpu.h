@@ -122,18 +122,6 @@ struct PtxSm90 {
     emu_wait_until(site, has_met, &meeting);
   }
 
-  EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
-    if ((to | bytes | reinterpret_cast<uintptr_t>(from)) % 16) {
-      emu_fail(site, "a copy of %d bytes is not of whole, aligned pieces of 16", bytes);
-    }
-    emu_access(from, bytes, false, site);
-    emu_access(shared_at(to), bytes, true, site);
-    memcpy(shared_at(to), from, bytes);
-    Mbarrier& b = mbarrier(barrier);
-    b.phase_and_bytes -= 2 * bytes;
-    close_if_complete(b);
-  }
-
   int load_early(const int* from) const {
     emu_access(from, sizeof(int), false, site);
     return *from;
@@ -150,6 +138,18 @@ struct PtxSm90 {
 
   void cp_async16_to(unsigned to, const void* from, bool valid) const {
     emu_copy_async(shared_at(to), from, 16, valid ? 16 : 0, site);
+  }
+
+  EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
+    const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
+    if (misaligned)
+      emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
+    emu_access(from, bytes, false, site);
+    emu_access(shared_at(to), bytes, true, site);
+    memcpy(shared_at(to), from, bytes);
+    Mbarrier& b = mbarrier(barrier);
+    b.phase_and_bytes -= 2 * bytes;
+    close_if_complete(b);
   }
 
   EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
@@ -266,6 +266,7 @@ inline T load_from_others(const T* from) {
   return *from;
 }
 inline void mbarrier_init_done() {}
+inline void mbarrier_end(unsigned) {}
 inline void fence_shared_writes() {}
 template <int kRegisters>
 inline void grow_registers() {}
