@@ -78,12 +78,11 @@ def test_the_order_of_threads_changes_no_bit(kernel):
 
 def test_rows_do_not_depend_on_each_other(kernel):
     (case,) = (case for case in kernel.cases if case.name == "long")
-    arrivals, q, k, v, tables, *rest = case_arrays(kernel, case, "bfloat16")
-    row_ids, seq_lens, parts = rest
-    (all_rows,) = emulate(kernel, (arrivals, q, k, v, tables, *rest), case.attrs, arch="sm_90")
-    for row in range(len(q)):
-        own = slice(row, row + 1)
-        of_row = (row_ids[own], seq_lens[own], parts[: len(parts) - len(q) + 1])
-        one = (arrivals[own], q[own], k, v, tables, *of_row)
-        (alone,) = emulate(kernel, one, case.attrs, arch="sm_90")
-        np.testing.assert_array_equal(alone[0], all_rows[row])
+    *arrays, row_ids, seq_lens, parts = case_arrays(kernel, case, "bfloat16")
+    (all_rows,) = emulate(kernel, (*arrays, row_ids, seq_lens, parts), case.attrs, arch="sm_90")
+    for row in range(len(row_ids)):
+        lives = np.arange(len(row_ids)) == row
+        alone = (np.where(lives, row_ids, -1), np.where(lives, seq_lens, 0), parts)
+        (found,) = emulate(kernel, (*arrays, *alone), case.attrs, arch="sm_90")
+        np.testing.assert_array_equal(found[row], all_rows[row])
+        assert not found[~lives].any()
