@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -211,7 +211,8 @@ class Launch:
             what was queued before this one has ended.
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
-        elsewhere: what runs in its place on other architectures and in the CPU emulation.
+        elsewhere: what runs in its place on other architectures and in the CPU emulation, which may
+            be nothing; None where ``arch`` is empty.
         tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
         cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
             memory; more than 1 needs an ``arch`` and divides the grid.
@@ -226,15 +227,18 @@ class Launch:
     programmatic: bool = False
     settles: bool = False
     arch: str = ""
-    elsewhere: tuple[Launch, ...] = ()
+    elsewhere: tuple[Launch | MatrixProduct, ...] | None = None
     tensor_maps: tuple[TensorMap, ...] = ()
     cluster: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
-        if bool(self.arch) != bool(self.elsewhere) or any(other.arch for other in self.elsewhere):
+        others = self.elsewhere or ()
+        if bool(self.arch) != (self.elsewhere is not None) or any(
+            isinstance(other, Launch) and other.arch for other in others
+        ):
             raise ValueError(
-                f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere)} "
+                f"Launch: {self.function} has arch {self.arch!r} and {len(others)} "
                 "launches elsewhere, expected both or neither; those run on every architecture"
             )
         if self.tensor_maps and not self.arch:
@@ -252,9 +256,10 @@ class Launch:
                 f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
             )
 
-    def on(self, arch: str) -> tuple[Launch, ...]:
+    def on(self, arch: str) -> tuple[Launch | MatrixProduct, ...]:
         """What runs on ``arch`` (``"sm_90"``), or in the CPU emulation where that is empty."""
-        return self.elsewhere if self.arch and self.arch.rstrip("af") != arch else (self,)
+        elsewhere = self.arch and self.arch.rstrip("af") != arch
+        return self.elsewhere or () if elsewhere else (self,)
 
 
 @dataclass(frozen=True)
@@ -263,12 +268,30 @@ class MatrixProduct:
 
     Args:
         adds_residual: there is a residual, [tokens, out_features], added before the one rounding.
+        to_workspace: the result is the beginning of the workspace, where a launch that follows
+            finds it, and not ``out``; what cuBLASLt uses comes after it.
     """
 
     adds_residual: bool = False
+    to_workspace: bool = False
 
     # For split-K partial sums; what NVIDIA advises for Hopper.
     workspace_bytes: ClassVar[int] = 32 << 20
+
+    @staticmethod
+    def result_bytes(tokens: int, out_features: int, dtype: str) -> int:
+        """What a result in the workspace takes, so that what follows it is aligned."""
+        return -(-tokens * out_features * DTYPES[dtype].itemsize // 256) * 256
+
+
+def running_on(
+    arch: str, launches: Iterable[Launch | MatrixProduct]
+) -> list[Launch | MatrixProduct]:
+    """What runs of a kernel's launches on ``arch``, or in the CPU emulation where that is empty."""
+    running: list[Launch | MatrixProduct] = []
+    for each in launches:
+        running += each.on(arch) if isinstance(each, Launch) else (each,)
+    return running
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch, running_on
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 from cugraphs.tensor_map_encoding import encode_tensor_map
@@ -250,7 +250,10 @@ def prepare(
             prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
         else:
             product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
-            where = (pointers["out"], pointers["x"], pointers["weight"], pointers[WORKSPACE])
+            out, scratch = pointers["out"], pointers[WORKSPACE]
+            if part.result_bytes:
+                out, scratch = scratch, scratch + part.result_bytes
+            where = (out, pointers["x"], pointers["weight"], scratch)
             residual = pointers["residual"] if part.adds_residual else 0
             prepared.append(PreparedProduct(cublaslt, product, where, stream, residual))
     return prepared
@@ -262,6 +265,7 @@ class _Product:
 
     shape: MatrixShape
     adds_residual: bool
+    result_bytes: int  # of the workspace, where its beginning is the result; else 0
 
 
 @dataclass(frozen=True)
@@ -317,14 +321,16 @@ def _plan(
         return _Plan(names, (), 0)  # a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
     parts: list[LaunchForm | _Product] = []
-    for part in kernel.launches(axes, dtype, **attrs):
+    for part in running_on(device_arch(), kernel.launches(axes, dtype, **attrs)):
         if isinstance(part, Launch):
-            parts += [LaunchForm(kernel, one, stream, build) for one in part.on(device_arch())]
+            parts.append(LaunchForm(kernel, part, stream, build))
         else:
             has_bias = "bias" in names[: len(arrays)]
-            sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
-            shape = MatrixShape(*sizes, dtype, has_bias)
-            parts.append(_Product(shape, part.adds_residual))
+            out_features, in_features = types[names.index("weight")].shape
+            shape = MatrixShape(axes["tokens"], out_features, in_features, dtype, has_bias)
+            size = (axes["tokens"], out_features, dtype)
+            result_bytes = part.result_bytes(*size) if part.to_workspace else 0
+            parts.append(_Product(shape, part.adds_residual, result_bytes))
     return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
 
 

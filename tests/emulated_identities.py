@@ -628,6 +628,31 @@ def newest_tokens(k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array
     return found
 
 
+def products_for_sm_90a_are_right(name: str, *cases: str) -> Identity:
+    """A product on wgmma, over two blocks, is within the tolerance of the reference."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        assert kernel.launches is not None
+        package = kernel.launches.__module__.rpartition(".")[0]
+        shapes: Any = sys.modules[f"{package}.wgmma_linear"]
+        before, shapes.MULTIPROCESSORS = shapes.MULTIPROCESSORS, 2
+        try:
+            for case in (_case(kernel, case_name) for case_name in cases):
+                arrays = case_arrays(kernel, case, "bfloat16")
+                expected = ExpectedResults(kernel, arrays, case.attrs)
+                for how in ({"checked": True}, {"order": "reverse"}):
+                    given = [array.copy() for array in arrays]
+                    found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
+                    problem = expected.judge(found, given).problem
+                    assert not problem, f"{case.name} {how}: {problem}"
+        finally:
+            shapes.MULTIPROCESSORS = before
+
+    check.__name__ = "products_for_sm_90a_are_right"
+    return check
+
+
 PIECE_CASES = ("ten_rows", "ten_rows_of_block_size_32", "block_edges", "cut_finely", "peaked")
 
 
@@ -676,6 +701,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         rounded_once("linear"),
         linear_rows_stand_alone,
         few_rows_of_linear_have_the_bits_of_one,
+        products_for_sm_90a_are_right("linear", "wgmma_bias", "wgmma_many_steps"),
     ),
     "linear_residual": (orders_agree("linear_residual"), rounded_once("linear_residual")),
     **{
@@ -684,8 +710,16 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
             fused_products_are_one_after_the_other,
             few_streamed_rows_stand_alone,
         )
-        for name in ("linear_add", "norm_linear", "norm_swiglu", "linear_swiglu")
+        for name in ("linear_add", "norm_linear", "norm_swiglu")
     },
+    "linear_swiglu": (
+        orders_agree("linear_swiglu", ("bfloat16",)),
+        fused_products_are_one_after_the_other,
+        few_streamed_rows_stand_alone,
+        products_for_sm_90a_are_right(
+            "linear_swiglu", "seventeen_rows", "many_steps", "sixty_four_rows"
+        ),
+    ),
     "norm_rope_append": (
         orders_agree("norm_rope_append", ("bfloat16",)),
         fused_products_are_one_after_the_other,
@@ -694,6 +728,9 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("linear_add_rms_norm", ("bfloat16",)),
         rounded_once("linear_add_rms_norm"),
         tiles_of_few_rows_stand_alone,
+        products_for_sm_90a_are_right(
+            "linear_add_rms_norm", "seventeen_rows", "many_steps_bias", "sixty_four_rows"
+        ),
     ),
     "rope_append": (
         orders_agree("rope_append"),

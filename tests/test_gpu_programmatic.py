@@ -61,7 +61,7 @@ def cache_after(build, rows, config):
     return {name: device.read(runner.state[name]).copy() for name in names}
 
 
-@pytest.mark.parametrize(("rows", "heads"), [(1, 16), (12, 16), (1, 32)])
+@pytest.mark.parametrize(("rows", "heads"), [(1, 16), (12, 16), (40, 16), (1, 32)])
 def test_a_thousand_replays_give_the_same_bits_when_kernels_sleep(rows, heads):
     config = config_of(heads)
     plain, delayed = cache_after((), rows, config), cache_after((DELAYED,), rows, config)

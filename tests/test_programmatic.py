@@ -29,7 +29,8 @@ def launches_of(kernel):
         _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
         for launch in launches:
             if isinstance(launch, Launch):
-                yield from (launch, *launch.elsewhere)
+                everywhere = (launch, *(launch.elsewhere or ()))
+                yield from (each for each in everywhere if isinstance(each, Launch))
 
 
 def signatures(text):
