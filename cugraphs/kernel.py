@@ -40,6 +40,8 @@ CUDA_TYPES: Mapping[str, str] = {
 }
 
 
+MAX_CLUSTER = 8  # blocks, that every card with clusters takes
+
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
 
 
@@ -133,6 +135,10 @@ class Operand:
         optional: may be left out; only the last operands can be.
         constant: no launch writes it (a weight, a table), so a programmatic launch may read it
             before it waits for the launch before.
+        settled: a programmatic launch may read it before it waits, but for what the launch directly
+            before may have appended to it. So its launch is plain after one that does not settle
+            what is before it, or that writes it in another way.
+        appends: what is updated is one place for each row: its newest token.
     """
 
     name: str
@@ -141,6 +147,8 @@ class Operand:
     access: Access = Access.READ
     optional: bool = False
     constant: bool = False
+    settled: bool = False
+    appends: bool = False
 
     @cached_property
     def axes(self) -> tuple[tuple[int, str, int], ...]:
@@ -198,12 +206,16 @@ class Launch:
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the launch before it ends, where that is one of ours too
             (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
-            before it writes anything, reads what is not constant, or returns.
+            before it writes anything, reads what is neither constant nor settled, or returns.
+        settles: lets the next launch begin only after its own wait, so that when that one runs,
+            what was queued before this one has ended.
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation, which may
             be nothing; None where ``arch`` is empty.
         tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
+        cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
+            memory; more than 1 needs an ``arch`` and divides the grid.
     """
 
     function: str
@@ -213,9 +225,11 @@ class Launch:
     operands: tuple[str, ...] | None = None
     shared_bytes: int = 0
     programmatic: bool = False
+    settles: bool = False
     arch: str = ""
     elsewhere: tuple[Launch | MatrixProduct, ...] | None = None
     tensor_maps: tuple[TensorMap, ...] = ()
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
@@ -230,6 +244,16 @@ class Launch:
         if self.tensor_maps and not self.arch:
             raise ValueError(
                 f"Launch: {self.function} has tensor maps and no arch, expected one that has them"
+            )
+        if self.cluster > 1 and not self.arch:
+            raise ValueError(
+                f"Launch: {self.function} has clusters of {self.cluster} and no arch, expected one "
+                "that has them"
+            )
+        if not 1 <= self.cluster <= MAX_CLUSTER or self.grid[0] % self.cluster:
+            raise ValueError(
+                f"Launch: {self.function} has clusters of {self.cluster} in a grid of "
+                f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
             )
 
     def on(self, arch: str) -> tuple[Launch | MatrixProduct, ...]:
@@ -348,6 +372,16 @@ class Kernel:
                 raise ValueError(
                     f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
                     "constant operands to be READ"
+                )
+            if operand.settled and operand.access is not Access.READ:
+                raise ValueError(
+                    f"{self.name}: {operand.name} is settled and {operand.access.value}, expected "
+                    "settled operands to be READ"
+                )
+            if operand.appends and operand.access is not Access.UPDATE:
+                raise ValueError(
+                    f"{self.name}: {operand.name} appends and is {operand.access.value}, expected "
+                    "operands that are appended to be UPDATE"
                 )
             if operand.name == WORKSPACE:
                 raise ValueError(

@@ -59,30 +59,51 @@ class LaunchForm:
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
         self.tensor_maps = launch.tensor_maps
+        self.settles = launch.settles
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
-        self.config = _config(driver, launch, stream)
+        attributes = [_cluster(driver, launch.cluster)] if launch.cluster > 1 else []
+        self.config = _config(driver, launch, stream, attributes)
         self.config_after_ours = self.config
         if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
-            self.config_after_ours = _config(driver, launch, stream)
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = (
-                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            )
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            self.config_after_ours.attrs, self.config_after_ours.numAttrs = [attribute], 1
+            attributes = [*attributes, _begins_early(driver)]
+            self.config_after_ours = _config(driver, launch, stream, attributes)
         self.launch = driver.cuLaunchKernelEx
 
 
-def _config(driver: Any, launch: Launch, stream: int) -> Any:  # noqa: ANN401 - no types
-    """Geometry and stream as the driver takes them."""
+def _config(
+    driver: Any,  # noqa: ANN401 - no types
+    launch: Launch,
+    stream: int,
+    attributes: list[Any],
+) -> Any:  # noqa: ANN401
+    """Geometry, stream and attributes as the driver takes them."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
     config.sharedMemBytes = launch.shared_bytes
     config.hStream = driver.CUstream(stream)
+    if attributes:
+        config.attrs, config.numAttrs = attributes, len(attributes)
     return config
+
+
+def _cluster(driver: Any, blocks: int) -> Any:  # noqa: ANN401
+    """The attribute that makes so many neighbours in x a cluster."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size = attribute.value.clusterDim
+    size.x, size.y, size.z = blocks, 1, 1
+    return attribute
+
+
+def _begins_early(driver: Any) -> Any:  # noqa: ANN401
+    """The attribute that lets a launch begin before the one before it has ended."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
 
 
 class PreparedLaunch:
@@ -98,6 +119,7 @@ class PreparedLaunch:
             pointers: of the form's operands, 0 for an optional one that is left out.
         """
         self.label = form.label
+        self.settles = form.settles
         self._form = form
         values = [*pointers, *form.scalars]
         # Arguments begin at these words; a tensor map takes several.
@@ -133,6 +155,7 @@ class PreparedProduct:
     """One cuBLASLt matrix product with its plan and pointers."""
 
     is_ours = False
+    settles = False
 
     def __init__(
         self,

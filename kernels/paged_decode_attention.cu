@@ -13,7 +13,30 @@
 // folds its parts together, in their order.
 #include "attend_row.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
+#include "attend_few_rows.cuh"
 #include "attend_pieces.cuh"
+
+// One row and KV head is of the blocks x of a y and z.
+template <typename T, int kHeadDim, int kWarps, int kAhead, bool kClusters>
+__global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_rows(
+    T* __restrict__ out,      // [rows, kv_heads*group*head_dim]
+    const T* q,               // [rows, kv_heads*group*head_dim]
+    const T* k_cache,         // [num_blocks, kv_heads, block_size, head_dim]
+    const T* v_cache,         // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,  // [slots, max_blocks]
+    const int* row_ids,       // [rows]
+    const int* seq_lens,      // [rows]
+    float* workspace,         // [rows, kv_heads, gridDim.x, group, head_dim + 4], not for clusters
+    int* arrivals,            // [rows, heads], zeros; not for clusters
+    int kv_heads,
+    int group,
+    int block_size,
+    int max_blocks,
+    float scale_log2) {  // scale * log2(e)
+  FewRows<T, kHeadDim, kWarps, kAhead, kClusters>::run(
+      out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, workspace, arrivals, kv_heads,
+      group, block_size, max_blocks, scale_log2);
+}
 #endif
 
 constexpr int kAhead = 8;  // parts that are loaded before they are folded

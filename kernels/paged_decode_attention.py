@@ -33,6 +33,7 @@ from cugraphs.kernel import (
 
 from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
+from .few_rows_attention import few_rows_launch, few_rows_workspace, takes_few_rows
 from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
@@ -297,6 +298,8 @@ def launches(
     """A block for each part and set of heads; batch invariant several, for a row's parts."""
     form = attention_form(axes, dtype)
     anywhere = _launch(axes, dtype, scale, batch_invariant, form)
+    if takes_few_rows(axes, dtype) and not batch_invariant:
+        return (few_rows_launch(axes, dtype, head_scalars(axes, scale), elsewhere=(anywhere,)),)
     if not _takes_pieces(axes, dtype, batch_invariant):
         return (anywhere,)
     form = _form_of_pieces(axes, dtype)
@@ -327,8 +330,11 @@ def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = F
     group = axes["q_size"] // (kv_heads * axes["head_dim"])
     form = attention_form(axes, dtype)
     of_part = head_sets(axes, form) * min(form.heads, group) * (axes["head_dim"] + 2)
-    return 4 * parts * of_part
+    of_few_rows = few_rows_workspace(axes) if takes_few_rows(axes, dtype) else 0
+    return max(4 * parts * of_part, of_few_rows)
 
+
+CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
 
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",
@@ -336,11 +342,11 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("out", ("rows", "q_size"), "T", Access.WRITE),
         Operand("arrivals", ("rows", "heads"), "int32", Access.UPDATE),
         Operand("q", ("rows", "q_size"), "T"),
-        Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("block_tables", ("slots", "max_blocks"), "int32"),
-        Operand("row_ids", ("rows",), "int32"),
-        Operand("seq_lens", ("rows",), "int32"),
+        Operand("k_cache", CACHE_AXES, "T", settled=True),
+        Operand("v_cache", CACHE_AXES, "T", settled=True),
+        Operand("block_tables", ("slots", "max_blocks"), "int32", settled=True),
+        Operand("row_ids", ("rows",), "int32", settled=True),
+        Operand("seq_lens", ("rows",), "int32", settled=True),
         Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32"),
     ),
     reference=reference,
@@ -379,6 +385,12 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("long", Heads(3, 1, 64), [1300, 513, 512]),
         decode_case("long_head_dim_8", Heads(4, 2, 8), [1500, 1024, 1025, 256]),
         decode_case("longest", Heads(2, 1, 16), [131_072]),
+        # Few rows: more pieces to a warp than it has lanes, if warps are few; unequal rows.
+        decode_case("one_long_row", Heads(2, 1, 64), [4200]),
+        decode_case("two_rows_128", Heads(8, 2, 128), [2100, 1]),
+        decode_case("four_rows_128", Heads(8, 2, 128), [40, 0, 700, 16]),
+        decode_case("four_rows_64", Heads(3, 1, 64), [65, 300, 1, 17]),
+        decode_case("dead_row_128", Heads(4, 1, 128), [0, 333], unread=NOISE),
         decode_case("block_size_40", Heads(4, 2, 16), [17, 40, 121], block_size=40),
         decode_case("block_size_1", Heads(4, 2, 16), [17, 200], block_size=1),
         # Parts are whole units of 64 tokens, and a block's share is two or more.

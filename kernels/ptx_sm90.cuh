@@ -144,6 +144,48 @@ __device__ __forceinline__ void copy_box_once(
       : "memory");
 }
 
+// Loads a word that the launch before does not write, before the wait for it: not from the L1 cache, which
+// may hold what the word was in an earlier step.
+__device__ __forceinline__ int load_early(const int* from) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// Loads what another block has written in this launch: from the L2 cache.
+__device__ __forceinline__ float4 load_from_others(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float2 load_from_others(const float2* from) { return __ldcg(from); }
+
+// ----------------------------------------------------------------------------------------- clusters
+
+// All threads of all blocks of a cluster meet: what they wrote before they arrive is visible to all after
+// the wait.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address of what block `rank` of the cluster has at `address` of its own shared memory.
+__device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) {
+  unsigned found;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(address), "r"(rank));
+  return found;
+}
+__device__ __forceinline__ void load_of_cluster(float (&result)[2], unsigned address) {
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(result[0]), "=f"(result[1])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_of_cluster(float (&result)[4], unsigned address) {
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(result[0]), "=f"(result[1]), "=f"(result[2]), "=f"(result[3])
+               : "r"(address)
+               : "memory");
+}
+
 // ---------------------------------------------------------------------------------- warpgroups, wgmma
 
 // All warps of a warpgroup call these, once: it takes or gives registers, in multiples of 8 a thread.

@@ -583,6 +583,51 @@ def form_for_sm_90a_is_right(kernels: Kernels) -> None:
         module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = before
 
 
+FEW_ROWS_CASES = ("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked")
+
+
+def forms_of_few_rows_are_right(kernels: Kernels) -> None:
+    """Both forms of decode attention for few rows, of few warps, are within the tolerance."""
+    kernel = kernels["paged_decode_attention"]
+    assert kernel.launches is not None
+    package = kernel.launches.__module__.rpartition(".")[0]
+    module: Any = sys.modules[f"{package}.few_rows_attention"]
+    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "CLUSTER": 2, "BLOCKS": 24, "RING_BYTES": 1 << 14}
+    before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
+    try:
+        for clusters in (True, False):
+            rows = 1 << 20 if clusters else 0
+            settings = {**small, "CLUSTERED_ROWS": {64: rows, 128: rows}}
+            for name, value in settings.items():
+                setattr(module, name, value)
+            for case in (_case(kernel, name) for name in FEW_ROWS_CASES):
+                arrays = case_arrays(kernel, case, "bfloat16")
+                expected = ExpectedResults(kernel, arrays, case.attrs)
+                newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
+                late = {"k_cache": newest, "v_cache": newest}
+                for how in ({"checked": True}, {"order": "reverse"}):
+                    given = [array.copy() for array in arrays]
+                    found = emulate(kernel, given, case.attrs, arch="sm_90", late=late, **how)
+                    problem = expected.judge(found, given).problem
+                    assert not problem, f"{case.name} clusters={clusters} {how}: {problem}"
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def newest_tokens(k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array) -> list[range]:
+    """Elements of K, and of V, that the rows' last tokens have: those that a step appends."""
+    _, kv_heads, block_size, head_dim = k_cache.shape
+    found = []
+    for row_id, length in zip(row_ids.tolist(), seq_lens.tolist(), strict=True):
+        if length > 0:
+            block, offset = divmod(length - 1, block_size)
+            first = int(tables[row_id, block]) * kv_heads * block_size + offset
+            slots = range(first, first + kv_heads * block_size, block_size)
+            found += [range(slot * head_dim, (slot + 1) * head_dim) for slot in slots]
+    return found
+
+
 def products_for_sm_90a_are_right(name: str, *cases: str) -> Identity:
     """A product on wgmma, over two blocks, is within the tolerance of the reference."""
 
@@ -699,6 +744,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         blocks_may_lie_anywhere("paged_decode_attention"),
         far_blocks("paged_decode_attention"),
         prefill_rows_are_decode_rows,
+        forms_of_few_rows_are_right,
         pieces_are_right,
     ),
     "paged_prefill_attention": (

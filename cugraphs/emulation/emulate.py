@@ -45,6 +45,7 @@ def emulate(
     order: str = "forward",
     seed: int = 0,
     arch: str = "",
+    late: Mapping[str, Sequence[range]] | None = None,
 ) -> tuple[Array, ...]:
     """What ``kernel.reference(*arrays, **attrs)`` returns, computed by the kernel's CUDA source.
 
@@ -57,6 +58,8 @@ def emulate(
         order: in which warps, lanes and blocks take turns: forward, reverse or random.
         seed: of the random order.
         arch: whose form of the kernel runs (``"sm_90"``); empty: the one that every GPU has.
+        late: by operand, the elements that the launch before appends, counted from its first one: a
+            checked programmatic launch may not read them before its wait.
 
     Returns:
         The WRITE operands.
@@ -77,7 +80,10 @@ def emulate(
     outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
     pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
-    buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
+    buffers = {
+        o.name: _buffer(o, memory.get(o.name), (late or {}).get(o.name, ()))
+        for o in kernel.operands
+    }
     holds_product = any(isinstance(part, MatrixProduct) and part.to_workspace for part in running)
     buffers[WORKSPACE] = replace(
         _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
@@ -108,6 +114,8 @@ def emulate(
                 order=order,
                 seed=seed,
                 programmatic=part.programmatic,
+                settles=part.settles,
+                cluster=part.cluster,
             )
     scratch.check(kernel.name)
     for operand, array in pairs:
@@ -193,14 +201,15 @@ def _library(source: Path, functions: tuple[str, ...], checked: bool) -> Library
     return Library(source, functions, checked=checked)
 
 
-def _buffer(operand: Operand, guarded: GuardedArray | None) -> Buffer:
+def _buffer(operand: Operand, guarded: GuardedArray | None, late: Iterable[range] = ()) -> Buffer:
     """The operand as a launch sees it; a null pointer where it was left out."""
     writable, fresh = operand.access is not Access.READ, operand.access is Access.WRITE
     if guarded is None:
-        return Buffer(operand.name, 0, 0, 0, writable, fresh, operand.constant)
+        return Buffer(operand.name, 0, 0, 0, writable, fresh)
     array = guarded.array
     where = (array.ctypes.data, array.nbytes, array.itemsize)
-    return Buffer(operand.name, *where, writable, fresh, operand.constant)
+    early = operand.constant or operand.settled
+    return Buffer(operand.name, *where, writable, fresh, early, tuple(late))
 
 
 def _matrix_product(product: MatrixProduct, arrays: Mapping[str, Array], scratch: Array) -> None:

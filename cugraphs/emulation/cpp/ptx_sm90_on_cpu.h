@@ -16,7 +16,8 @@ struct TensorMap {
 
 namespace emu {
 
-constexpr uint64_t kRowBytes = 128;  // that are swizzled together
+constexpr uint64_t kRowBytes = 128;        // that are swizzled together
+constexpr unsigned kRankStride = 1 << 20;  // between addresses of blocks of a cluster
 
 EMU_UNCHECKED inline unsigned char* shared_at(unsigned address) { return smem + address; }
 
@@ -121,6 +122,20 @@ struct PtxSm90 {
   EMU_UNCHECKED void named_barrier_wait(int name, int threads) const {
     const Meeting meeting{&named_barriers[name][1], named_barrier_arrive(name, threads)};
     emu_wait_until(site, has_met, &meeting);
+  }
+
+  int load_early(const int* from) const {
+    emu_access(from, sizeof(int), false, site);
+    return *from;
+  }
+
+  void cluster_arrive() const { emu_cluster_arrive(site); }
+  void cluster_wait() const { emu_cluster_wait(site); }
+  template <int kCount>
+  EMU_UNCHECKED void load_of_cluster(float (&result)[kCount], unsigned address) const {
+    const void* from =
+        emu_cluster_shared(address / kRankStride, address % kRankStride, sizeof(result), site);
+    memcpy(result, from, sizeof(result));
   }
 
   void cp_async16_to(unsigned to, const void* from, bool valid) const {
@@ -258,6 +273,13 @@ struct PtxSm90 {
 inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(p) - smem);
 }
+inline unsigned cluster_address(unsigned address, int rank) {
+  return rank * emu::kRankStride + address;
+}
+template <typename T>
+inline T load_from_others(const T* from) {
+  return *from;
+}
 inline void mbarrier_init_done() {}
 inline void mbarrier_end(unsigned) {}
 inline void fence_shared_writes() {}
@@ -278,6 +300,10 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
+#define load_early emu::PtxSm90{EMU_SITE}.load_early
+#define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
+#define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
+#define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define copy_box_once emu::PtxSm90{EMU_SITE}.copy_box_once
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
