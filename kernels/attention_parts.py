@@ -23,9 +23,11 @@ UNIT_TOKENS = 64
 PART_WORDS = 8
 # An H100 has 132 multiprocessors. A row is long if it is more than 1.4 shares of one.
 WHOLE_SHARES = 94
-PART_SHARES = 132  # at least
+PART_SHARES = 120  # at least
 PART_SHARES_OF_MANY = 240
-BLOCKS = 264  # of attention, that there is room for at a time
+# Of attention, at a time. There is room for 264, but in a grid of so many the first blocks lie two
+# on some multiprocessors and none on others.
+BLOCKS = 256
 THREADS = 1024
 MAX_ROWS = 8192  # bounded by shared memory
 
@@ -33,8 +35,8 @@ MAX_ROWS = 8192  # bounded by shared memory
 def part_shares(rows: int, kv_heads: int) -> int:
     """Equal shares of all work, of which a part is one at most.
 
-    Few rows are cut into as many parts as there is room for at a time: blocks that find no part
-    cost 3 us if they have to wait for room first. Among many rows they come last and cost nothing.
+    Few rows are cut into as many parts as all blocks, those that find no part too, can have room
+    for evenly. Among many rows those come last, and cost nothing.
     """
     blocks = rows * kv_heads
     return PART_SHARES_OF_MANY if blocks >= BLOCKS else max(BLOCKS - blocks, PART_SHARES)
@@ -70,7 +72,7 @@ def reference(
         batch_invariant: no row is cut.
 
     Returns:
-        parts: int32 [rows+264, 8]; of each: row, slot, first token, token after the last one, index
+        parts: int32 [rows+256, 8]; of each: row, slot, first token, token after the last one, index
         and number of the row's parts, 0, 0. The parts of a row follow each other; row -1 after all.
         arrivals: int32 [rows, heads]; all 0.
     """

@@ -87,7 +87,7 @@ def reference(
         block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
         row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
-        parts: int32 [rows+264, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
+        parts: int32 [rows+256, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
         batch_invariant: changes nothing here: NumPy computes each row alone anyway.
 
