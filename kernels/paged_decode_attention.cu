@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_row
 
 constexpr int kAhead = 8;  // parts that are loaded before they are folded
 // Up to which the next kernel may start early: it is ours, and reads its weight meanwhile.
-constexpr int kEarlyRows = 16;
+constexpr int kEarlyRows = 64;
 
 // Whether this block is the last of `blocks` to call this. It then sees what the others wrote before, and
 // the count is 0 again. All threads of the block call it.
