@@ -31,7 +31,7 @@ from cugraphs.kernel_loading import load_kernels
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.launch import Prepared, device_arch, load_function, prepare, queue
 from cugraphs.one_line import reason
-from cugraphs.program import Buffer, Program
+from cugraphs.program import Buffer, Op, Program
 from cugraphs.start_times import span
 
 MIN_COMPUTE_CAPABILITY = 80  # bfloat16 and cp.async
@@ -167,6 +167,7 @@ class _PinnedStaging:
         self.twins: tuple[Array, ...] = tuple(np.frombuffer(m, np.uint8, nbytes) for m in memory)
         self._taken = [cupy.cuda.Event(disable_timing=True) for _ in memory]
         self._current = 0
+        self._sent_bytes = 0  # of the other twin, that the arena holds
 
     def next(self) -> int:
         self._taken[self._current].synchronize()
@@ -179,6 +180,13 @@ class _PinnedStaging:
         self._runtime.memcpyAsync(target, source, nbytes, kind, stream)
         self._taken[self._current].record(self._stream)
         self._current = 1 - self._current
+        self._sent_bytes = nbytes
+
+    def sent(self, nbytes: int) -> int | None:
+        return 1 - self._current if 0 < nbytes <= self._sent_bytes else None
+
+    def overwritten(self) -> None:
+        self._sent_bytes = 0
 
 
 class CudaDevice:
@@ -343,6 +351,7 @@ class CudaDevice:
         """Prepare every launch; a call queues those of its op and returns before they have run."""
         ranges = live_ranges(program) if poison else {}
         changed = _changed_by(program)
+        before: Op | None = None  # whose launch is directly before, if that settles
         ops: list[QueueOp] = []
         for index, op in enumerate(program.ops):
             operands = [arrays[buffer] for buffer in op.operands]
@@ -361,10 +370,12 @@ class CudaDevice:
                 dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
             reads_early = not any(
-                buffer in changed
+                (operand.constant and buffer in changed)
+                or (operand.settled and not is_settled(buffer, before))
                 for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
-                if operand.constant
             )
+            if launches:
+                before = op if launches[-1].settles else None
             ops.append(partial(self._run_op, label, launches, ruined, reads_early))
         return ops
 
@@ -413,6 +424,20 @@ class CudaDevice:
     def _poison(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             array.data.memset_async(POISON, array.nbytes, self.stream)
+
+
+def is_settled(buffer: Buffer, before: Op | None) -> bool:
+    """Whether an op directly before writes nothing of a buffer, or only appends to it.
+
+    Args:
+        buffer: of its program.
+        before: the op, if it settles what is before it.
+    """
+    return before is not None and all(
+        operand.access is Access.READ or operand.appends
+        for operand, other in zip(before.kernel.operands, before.operands, strict=False)
+        if other is buffer
+    )
 
 
 def _changed_by(program: Program) -> set[Buffer]:

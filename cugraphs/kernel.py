@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -39,6 +39,8 @@ CUDA_TYPES: Mapping[str, str] = {
     "bfloat16": "__nv_bfloat16",
 }
 
+
+MAX_CLUSTER = 8  # blocks, that every card with clusters takes
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
 
@@ -133,6 +135,10 @@ class Operand:
         optional: may be left out; only the last operands can be.
         constant: no launch writes it (a weight, a table), so a programmatic launch may read it
             before it waits for the launch before.
+        settled: a programmatic launch may read it before it waits, but for what the launch directly
+            before may have appended to it. So its launch is plain after one that does not settle
+            what is before it, or that writes it in another way.
+        appends: what is updated is one place for each row: its newest token.
     """
 
     name: str
@@ -141,6 +147,8 @@ class Operand:
     access: Access = Access.READ
     optional: bool = False
     constant: bool = False
+    settled: bool = False
+    appends: bool = False
 
     @cached_property
     def axes(self) -> tuple[tuple[int, str, int], ...]:
@@ -198,11 +206,16 @@ class Launch:
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the launch before it ends, where that is one of ours too
             (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
-            before it writes anything, reads what is not constant, or returns.
+            before it writes anything, reads what is neither constant nor settled, or returns.
+        settles: lets the next launch begin only after its own wait, so that when that one runs,
+            what was queued before this one has ended.
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
-        elsewhere: what runs in its place on other architectures and in the CPU emulation.
+        elsewhere: what runs in its place on other architectures and in the CPU emulation, which may
+            be nothing; None where ``arch`` is empty.
         tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
+        cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
+            memory; more than 1 needs an ``arch`` and divides the grid.
     """
 
     function: str
@@ -212,25 +225,41 @@ class Launch:
     operands: tuple[str, ...] | None = None
     shared_bytes: int = 0
     programmatic: bool = False
+    settles: bool = False
     arch: str = ""
-    elsewhere: tuple[Launch, ...] = ()
+    elsewhere: tuple[Launch | MatrixProduct, ...] | None = None
     tensor_maps: tuple[TensorMap, ...] = ()
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
-        if bool(self.arch) != bool(self.elsewhere) or any(other.arch for other in self.elsewhere):
+        others = self.elsewhere or ()
+        if bool(self.arch) != (self.elsewhere is not None) or any(
+            isinstance(other, Launch) and other.arch for other in others
+        ):
             raise ValueError(
-                f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere)} "
+                f"Launch: {self.function} has arch {self.arch!r} and {len(others)} "
                 "launches elsewhere, expected both or neither; those run on every architecture"
             )
         if self.tensor_maps and not self.arch:
             raise ValueError(
                 f"Launch: {self.function} has tensor maps and no arch, expected one that has them"
             )
+        if self.cluster > 1 and not self.arch:
+            raise ValueError(
+                f"Launch: {self.function} has clusters of {self.cluster} and no arch, expected one "
+                "that has them"
+            )
+        if not 1 <= self.cluster <= MAX_CLUSTER or self.grid[0] % self.cluster:
+            raise ValueError(
+                f"Launch: {self.function} has clusters of {self.cluster} in a grid of "
+                f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
+            )
 
-    def on(self, arch: str) -> tuple[Launch, ...]:
+    def on(self, arch: str) -> tuple[Launch | MatrixProduct, ...]:
         """What runs on ``arch`` (``"sm_90"``), or in the CPU emulation where that is empty."""
-        return self.elsewhere if self.arch and self.arch.rstrip("af") != arch else (self,)
+        elsewhere = self.arch and self.arch.rstrip("af") != arch
+        return self.elsewhere or () if elsewhere else (self,)
 
 
 @dataclass(frozen=True)
@@ -239,12 +268,30 @@ class MatrixProduct:
 
     Args:
         adds_residual: there is a residual, [tokens, out_features], added before the one rounding.
+        to_workspace: the result is the beginning of the workspace, where a launch that follows
+            finds it, and not ``out``; what cuBLASLt uses comes after it.
     """
 
     adds_residual: bool = False
+    to_workspace: bool = False
 
     # For split-K partial sums; what NVIDIA advises for Hopper.
     workspace_bytes: ClassVar[int] = 32 << 20
+
+    @staticmethod
+    def result_bytes(tokens: int, out_features: int, dtype: str) -> int:
+        """What a result in the workspace takes, so that what follows it is aligned."""
+        return -(-tokens * out_features * DTYPES[dtype].itemsize // 256) * 256
+
+
+def running_on(
+    arch: str, launches: Iterable[Launch | MatrixProduct]
+) -> list[Launch | MatrixProduct]:
+    """What runs of a kernel's launches on ``arch``, or in the CPU emulation where that is empty."""
+    running: list[Launch | MatrixProduct] = []
+    for each in launches:
+        running += each.on(arch) if isinstance(each, Launch) else (each,)
+    return running
 
 
 @dataclass(frozen=True)
@@ -325,6 +372,16 @@ class Kernel:
                 raise ValueError(
                     f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
                     "constant operands to be READ"
+                )
+            if operand.settled and operand.access is not Access.READ:
+                raise ValueError(
+                    f"{self.name}: {operand.name} is settled and {operand.access.value}, expected "
+                    "settled operands to be READ"
+                )
+            if operand.appends and operand.access is not Access.UPDATE:
+                raise ValueError(
+                    f"{self.name}: {operand.name} appends and is {operand.access.value}, expected "
+                    "operands that are appended to be UPDATE"
                 )
             if operand.name == WORKSPACE:
                 raise ValueError(

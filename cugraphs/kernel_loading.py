@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cugraphs.compile_processes import Function, compile_together
-from cugraphs.kernel import Kernel, Launch, bind_axis
+from cugraphs.kernel import Kernel, Launch, bind_axis, running_on
 from cugraphs.program import Op, Program
 
 ProgramSizes = tuple[Program, Mapping[str, int]]  # a program and the sizes that it is bound at
@@ -84,6 +84,5 @@ def _kind(op: Op) -> _Kind:
 def _launches(kind: _Kind, arch: str) -> Iterator[Launch]:
     kernel, axes = kind.kernel, dict(kind.axes)
     if kernel.launches is not None and kernel.has_work(axes):
-        for part in kernel.launches(axes, kind.dtype, **dict(kind.attrs)):
-            if isinstance(part, Launch):
-                yield from part.on(arch)
+        parts = running_on(arch, kernel.launches(axes, kind.dtype, **dict(kind.attrs)))
+        yield from (part for part in parts if isinstance(part, Launch))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch, running_on
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 from cugraphs.tensor_map_encoding import encode_tensor_map
@@ -59,30 +59,51 @@ class LaunchForm:
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
         self.scalars = [int.from_bytes(scalar.tobytes(), "little") for scalar in launch.scalars]
         self.tensor_maps = launch.tensor_maps
+        self.settles = launch.settles
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
-        self.config = _config(driver, launch, stream)
+        attributes = [_cluster(driver, launch.cluster)] if launch.cluster > 1 else []
+        self.config = _config(driver, launch, stream, attributes)
         self.config_after_ours = self.config
         if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
-            self.config_after_ours = _config(driver, launch, stream)
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = (
-                driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            )
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            self.config_after_ours.attrs, self.config_after_ours.numAttrs = [attribute], 1
+            attributes = [*attributes, _begins_early(driver)]
+            self.config_after_ours = _config(driver, launch, stream, attributes)
         self.launch = driver.cuLaunchKernelEx
 
 
-def _config(driver: Any, launch: Launch, stream: int) -> Any:  # noqa: ANN401 - no types
-    """Geometry and stream as the driver takes them."""
+def _config(
+    driver: Any,  # noqa: ANN401 - no types
+    launch: Launch,
+    stream: int,
+    attributes: list[Any],
+) -> Any:  # noqa: ANN401
+    """Geometry, stream and attributes as the driver takes them."""
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
     config.sharedMemBytes = launch.shared_bytes
     config.hStream = driver.CUstream(stream)
+    if attributes:
+        config.attrs, config.numAttrs = attributes, len(attributes)
     return config
+
+
+def _cluster(driver: Any, blocks: int) -> Any:  # noqa: ANN401
+    """The attribute that makes so many neighbours in x a cluster."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size = attribute.value.clusterDim
+    size.x, size.y, size.z = blocks, 1, 1
+    return attribute
+
+
+def _begins_early(driver: Any) -> Any:  # noqa: ANN401
+    """The attribute that lets a launch begin before the one before it has ended."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
 
 
 class PreparedLaunch:
@@ -98,6 +119,7 @@ class PreparedLaunch:
             pointers: of the form's operands, 0 for an optional one that is left out.
         """
         self.label = form.label
+        self.settles = form.settles
         self._form = form
         values = [*pointers, *form.scalars]
         # Arguments begin at these words; a tensor map takes several.
@@ -133,6 +155,7 @@ class PreparedProduct:
     """One cuBLASLt matrix product with its plan and pointers."""
 
     is_ours = False
+    settles = False
 
     def __init__(
         self,
@@ -227,7 +250,10 @@ def prepare(
             prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
         else:
             product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
-            where = (pointers["out"], pointers["x"], pointers["weight"], pointers[WORKSPACE])
+            out, scratch = pointers["out"], pointers[WORKSPACE]
+            if part.result_bytes:
+                out, scratch = scratch, scratch + part.result_bytes
+            where = (out, pointers["x"], pointers["weight"], scratch)
             residual = pointers["residual"] if part.adds_residual else 0
             prepared.append(PreparedProduct(cublaslt, product, where, stream, residual))
     return prepared
@@ -239,6 +265,7 @@ class _Product:
 
     shape: MatrixShape
     adds_residual: bool
+    result_bytes: int  # of the workspace, where its beginning is the result; else 0
 
 
 @dataclass(frozen=True)
@@ -294,14 +321,16 @@ def _plan(
         return _Plan(names, (), 0)  # a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
     parts: list[LaunchForm | _Product] = []
-    for part in kernel.launches(axes, dtype, **attrs):
+    for part in running_on(device_arch(), kernel.launches(axes, dtype, **attrs)):
         if isinstance(part, Launch):
-            parts += [LaunchForm(kernel, one, stream, build) for one in part.on(device_arch())]
+            parts.append(LaunchForm(kernel, part, stream, build))
         else:
             has_bias = "bias" in names[: len(arrays)]
-            sizes = (axes["tokens"], axes["out_features"], axes["in_features"])
-            shape = MatrixShape(*sizes, dtype, has_bias)
-            parts.append(_Product(shape, part.adds_residual))
+            out_features, in_features = types[names.index("weight")].shape
+            shape = MatrixShape(axes["tokens"], out_features, in_features, dtype, has_bias)
+            size = (axes["tokens"], out_features, dtype)
+            result_bytes = part.result_bytes(*size) if part.to_workspace else 0
+            parts.append(_Product(shape, part.adds_residual, result_bytes))
     return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
 
 

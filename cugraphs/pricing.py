@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cugraphs.kernel import Cost, Launch, bind_axis
+from cugraphs.kernel import Cost, bind_axis, running_on
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -85,7 +85,7 @@ def count_launches(op: Op, sizes: Mapping[str, int], arch: str = "") -> int:
     axes = {name: bind_axis(size, sizes) for name, size in op.axes.items()}
     dtype = op.kernel.dtype_of([buffer.type for buffer in op.operands])
     launches = op.kernel.launches(axes, dtype, **op.attrs)
-    return sum(len(one.on(arch)) if isinstance(one, Launch) else 1 for one in launches)
+    return len(running_on(arch, launches))
 
 
 def streamed_weights(op: Op) -> set[Buffer]:

@@ -21,7 +21,7 @@ from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import RandomCacheRunner, time_rung
 from cugraphs.device import QueueOp
 from cugraphs.executable import BoundProgram, Executable
-from cugraphs.kernel import Array, Cost, Launch, bind_axis
+from cugraphs.kernel import Array, Cost, Launch, bind_axis, running_on
 from cugraphs.launch import device_arch
 from cugraphs.pricing import count_launches, streamed_weights
 from cugraphs.program import Op, Program
@@ -263,9 +263,9 @@ def launches_of(
         assert op.kernel.launches is not None
         if not op.kernel.has_work(axes):
             continue
-        for part in op.kernel.launches(axes, dtype, **op.attrs):
+        for part in running_on(arch, op.kernel.launches(axes, dtype, **op.attrs)):
             if isinstance(part, Launch):
-                found += [(index, one.function, int(np.prod(one.grid))) for one in part.on(arch)]
+                found.append((index, part.function, int(np.prod(part.grid))))
             else:
                 found.append((index, "", 0))
     return found

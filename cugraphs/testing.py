@@ -18,7 +18,7 @@ from cugraphs.emulation import emulate
 from cugraphs.emulation.build import compiler
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.expected_results import ExpectedResults
-from cugraphs.kernel import DTYPES, Array, Case, Kernel, Launch
+from cugraphs.kernel import DTYPES, Array, Case, Kernel, Launch, running_on
 from cugraphs.kernel_source import cuda_include_folder
 from cugraphs.nvrtc import ARCHITECTURES, MAX_SHARED_BYTES, Cubin, compile_cubin, nvrtc_version
 from cugraphs.tolerance import Error
@@ -249,11 +249,9 @@ def _compile(kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, Any]) 
     """
     _, launches = bind_launches(kernel, arrays, attrs)
     functions, registers, shared_bytes = set(), 0, 0
-    for launch in launches:
-        if not isinstance(launch, Launch):
-            continue
-        for arch in ARCHITECTURES:
-            for part in launch.on(arch):
+    for arch in ARCHITECTURES:
+        for part in running_on(arch, launches):
+            if isinstance(part, Launch):
                 cubin = compile_launch(kernel, part, arch)
                 functions.add(part.function)
                 registers = max(registers, cubin.registers)

@@ -5,7 +5,8 @@ Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum
 So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
 On the GPU kernels of our own compute few rows, and cuBLASLt more of them. In 16-bit dtypes that is
-``stream_linear.cuh``, which reads the weight at the speed of memory. With ``batch_invariant`` it is
+``stream_linear.cuh``, which reads the weight at the speed of memory, and on sm_90a, from 17 to 64
+rows, ``wgmma_linear.cuh``. With ``batch_invariant`` it is
 ``linear_tiles.cuh``, whose order of operations is the same in every tile, for any number of rows
 and every dtype. In float32 ``linear.cu`` computes few rows as dot products.
 """
@@ -37,6 +38,7 @@ from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
 from .stream_linear import stream_shape, streams
+from .wgmma_linear import MAX_COLUMNS, takes_wgmma, wgmma_launch, wgmma_shape
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
 # product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
@@ -83,7 +85,10 @@ def cost(axes: Axes, dtype: str, *, batch_invariant: bool = False) -> Cost:
 def launches(
     axes: Axes, dtype: str, *, batch_invariant: bool = False
 ) -> tuple[Launch | MatrixProduct, ...]:
-    """Our own kernels for few rows, cuBLASLt for more; tiles if the batch must not matter."""
+    """Our own kernels for few rows, cuBLASLt for more; tiles if the batch must not matter.
+
+    Up to 64 rows are few where there is wgmma.
+    """
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
     sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
     if not batch_invariant and streams(tokens, in_features, dtype):
@@ -99,6 +104,18 @@ def launches(
         )
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
+    if takes_wgmma(tokens, in_features, out_features, dtype) and out_features <= MAX_COLUMNS:
+        return (
+            wgmma_launch(
+                "linear_wgmma",
+                wgmma_shape(tokens, in_features, out_features),
+                axes,
+                dtype,
+                out_features,
+                operands=("out", "x", "weight", "bias"),
+                elsewhere=(MatrixProduct(),),
+            ),
+        )
     if tokens > FEW_ROWS:
         return (MatrixProduct(),)
     width, threads = vector_width(dtype, in_features), 128
@@ -189,6 +206,9 @@ LINEAR = Kernel(
         Case("stream_four_rows", _inputs(4, 128, 40)),
         Case("stream_eight_rows", _inputs(8, 192, 530)),
         Case("stream_few_columns", _inputs(1, 1792, 9)),
+        # A tile that is not full; a stage that is not; more steps than there are stages.
+        Case("wgmma_bias", _inputs(24, 136, 104, bias=True)),
+        Case("wgmma_many_steps", _inputs(33, 1480, 40)),
         # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.
         Case("batch_invariant", _inputs(9, 99, 33), _INVARIANT),
         Case("batch_invariant_one_row", _inputs(1, 64, 48), _INVARIANT),

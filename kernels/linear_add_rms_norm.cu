@@ -1,14 +1,16 @@
 // linear_add_rms_norm: sum[t, :] = residual[t, :] + (weight @ x[t, :] + bias)
 //                      out[t, :] = sum[t, :] * rsqrt(mean(sum[t, :]^2) + eps) * gain
 //
-// linear_tiles (linear_tiles.cuh) leaves the products' sums over kParts parts of in_features in the
-// workspace; this adds them in order, in float32, and rounds to T where linear, add and rms_norm
+// linear_tiles (linear_tiles.cuh) or linear_wgmma_parts (wgmma_linear.cuh) leaves the products' sums over
+// kParts parts of in_features in the workspace; this adds them in order, in float32, and rounds to T where linear, add and rms_norm
 // would: the product, sum, which the norm reads rounded, and out. One block per token, kWidth elements
 // of T a load; a thread keeps its kHeld vectors of the row in registers, and all loads are under way
 // before the first is used.
+#include "add_rms_norm.cu"  // follows a product of cuBLASLt
 #include "common.cuh"
 #include "linear_tiles.cuh"
 #include "ptx.cuh"
+#include "wgmma_linear.cuh"
 
 template <typename T, int kWidth, int kThreads, int kHeld, int kParts>
 __global__ void __launch_bounds__(kThreads, 1) linear_add_rms_norm(

@@ -1,8 +1,9 @@
-"""Linear, residual addition and RMSNorm, for up to 16 rows.
+"""Linear, residual addition and RMSNorm, for up to 64 rows.
 
 ``sum = residual + (x @ weight.T + bias)``, ``out = rms_norm(sum, gain)``. The matrix is cut along
 in_features too, so that it keeps every multiprocessor busy, and what adds the parts' sums does the
-rest.
+rest. Above 16 rows the product's form is one that only sm_90a has; elsewhere it is cuBLASLt's, and
+ADD_RMS_NORM follows.
 
 Rounding: the product is rounded as LINEAR stores it, and ``sum`` at its store, which the norm reads
 rounded; so the results are those of LINEAR, ADD and RMS_NORM, one after the other.
@@ -10,6 +11,7 @@ rounded; so the results are those of LINEAR, ADD and RMS_NORM, one after the oth
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,25 @@ from cugraphs.kernel import (
     Cost,
     Kernel,
     Launch,
+    MatrixProduct,
     Operand,
 )
 
+from . import add_rms_norm
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
-from .launch_shapes import row_shape, vector_width
+from .launch_shapes import block_threads, row_shape, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
 from .stream_linear import STREAM_DTYPES, stream_benchmarks
+from .wgmma_linear import (
+    MAX_PARTS,
+    WGMMA_ARCH,
+    WgmmaShape,
+    check_wgmma,
+    wgmma_launch,
+    wgmma_shape,
+)
 
 
 def reference(
@@ -74,13 +86,10 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
 
 
 def check(axes: Axes, *, eps: float) -> None:
-    """Refuse sizes that the tiles of few rows do not take."""
+    """Refuse sizes that neither form takes."""
     tokens, in_features = axes["tokens"], axes["in_features"]
     if tokens > MAX_FEW_ROWS:
-        raise ValueError(
-            f"linear_add_rms_norm: tokens is {tokens}, expected at most {MAX_FEW_ROWS}; use the "
-            "kernels that it stands for"
-        )
+        check_wgmma("linear_add_rms_norm", axes, axes["out_features"])
     if few_rows_parts(in_features) < 2:
         raise ValueError(
             f"linear_add_rms_norm: in_features is {in_features}, expected a multiple of 8 and at "
@@ -89,28 +98,55 @@ def check(axes: Axes, *, eps: float) -> None:
 
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
-    """Tiles that leave the sums of parts, then one block a row."""
+    """What leaves the sums of parts, then one block a row."""
     tokens, out_features = axes["tokens"], axes["out_features"]
-    parts = few_rows_parts(axes["in_features"])
+    few = tokens <= MAX_FEW_ROWS
+    parts = few_rows_parts(axes["in_features"]) if few else _shape(axes).parts
     width = vector_width(dtype, out_features)
-    threads, held = row_shape(out_features // width)
+    vectors = out_features // width
+    # What several parts leave is a row's loads in flight by itself, where threads are many.
+    many = block_threads(vectors, 512)
+    threads, held = row_shape(vectors) if few else (many, -(-vectors // many))
     arguments = (CUDA_TYPES[dtype], width, threads, held, parts)
-    return (
-        few_rows_tiles(axes, dtype, parts),
-        Launch(
-            function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
-            grid=(tokens, 1, 1),
-            block=threads,
-            scalars=(np.int32(out_features), np.float32(eps)),
-            operands=("sum", "out", WORKSPACE, "residual", "gain", "bias"),
-            programmatic=True,
+    rest = Launch(
+        function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
+        grid=(tokens, 1, 1),
+        block=threads,
+        scalars=(np.int32(out_features), np.float32(eps)),
+        operands=("sum", "out", WORKSPACE, "residual", "gain", "bias"),
+        programmatic=True,
+    )
+    if few:
+        return few_rows_tiles(axes, dtype, parts), rest
+    (added,) = add_rms_norm.launches({"tokens": tokens, "hidden": out_features}, dtype, eps=eps)
+    products = wgmma_launch(
+        "linear_wgmma_parts",
+        _shape(axes),
+        axes,
+        dtype,
+        out_features,
+        operands=(WORKSPACE, "x", "weight"),
+        elsewhere=(
+            MatrixProduct(to_workspace=True),
+            replace(added, operands=("sum", "out", "residual", WORKSPACE, "gain")),
         ),
     )
+    return products, replace(rest, arch=WGMMA_ARCH, elsewhere=())
 
 
 def workspace(axes: Axes, dtype: str, *, eps: float) -> int:
-    """The sums of the parts."""
-    return 4 * few_rows_parts(axes["in_features"]) * axes["tokens"] * axes["out_features"]
+    """The sums of the parts; where cuBLASLt is used, its own and the product."""
+    tokens, out_features = axes["tokens"], axes["out_features"]
+    if tokens <= MAX_FEW_ROWS:
+        return 4 * few_rows_parts(axes["in_features"]) * tokens * out_features
+    product = MatrixProduct.result_bytes(tokens, out_features, dtype)
+    sums = 4 * _shape(axes).parts * tokens * out_features
+    return max(sums, product + MatrixProduct.workspace_bytes)
+
+
+def _shape(axes: Axes) -> WgmmaShape:
+    sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
+    return wgmma_shape(*sizes, max_parts=MAX_PARTS)
 
 
 def _inputs(
@@ -152,7 +188,11 @@ LINEAR_ADD_RMS_NORM = Kernel(
         Case("sixteen_rows", _inputs(16, 520, 264), _EPS),
         Case("odd_columns", _inputs(11, 128, 45, bias=True), _EPS),
         Case("held_vectors", _inputs(3, 136, 2568), _EPS),
+        # A part of a tile; a stage that is not full; more steps than stages; all rows, and fewer.
+        Case("seventeen_rows", _inputs(17, 136, 72), _EPS),
+        Case("many_steps_bias", _inputs(40, 2824, 24, bias=True), _EPS),
+        Case("sixty_four_rows", _inputs(64, 576, 264), _EPS),
         Case("small_scale", _inputs(10, 256, 64, scale=1e-3), _EPS),  # shows a wrong eps
     ),
-    benchmarks=stream_benchmarks(_inputs, ("o", "down"), _EPS, (16,)),
+    benchmarks=stream_benchmarks(_inputs, ("o", "down"), _EPS, (16, 64)),
 )

@@ -1,10 +1,14 @@
 // linear_swiglu: out[t, i] = silu(z[t, i]) * z[t, inter + i] with z[t, n] = sum over k of x[t, k] *
 //                weight[n, k]
 //
-// In float32; rounds to T where linear and silu_and_mul store: z and the result. A unit's first half of
-// groups are gates, the second what these scale. Few rows: see stream_linear.cuh.
+// In float32; rounds to T where linear and silu_and_mul store: z and the result. linear_swiglu: few rows,
+// see stream_linear.cuh; a unit's first half of groups are gates, the second what these scale.
+// linear_swiglu_wgmma: more, see wgmma_linear.cuh; of a tile the first box has the gates. Where that is
+// not to be had, silu_and_mul follows a product of cuBLASLt.
 #include "silu.cuh"
+#include "silu_and_mul.cu"
 #include "stream_linear.cuh"
+#include "wgmma_linear.cuh"
 
 template <
     typename T,
@@ -49,4 +53,44 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
   Stream::run(
       weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
       in_features);
+}
+
+template <typename T, int kColumns, int kStages>
+__global__ void __launch_bounds__(kWgmmaThreads, 1) linear_swiglu_wgmma(
+    T* __restrict__ out,  // [tokens, inter]
+    const T*,             // x [tokens, in_features]
+    const T*,             // weight [2*inter, in_features]: gates, then what they scale
+    int tokens,
+    int in_features,
+    int inter,
+    const __grid_constant__ TensorMap x_map,
+    const __grid_constant__ TensorMap weight_map) {
+  using Linear = WgmmaLinear<T, kColumns, 2, kStages>;
+  constexpr int kGates = kColumns / 2;  // of a tile
+  const auto box_row = [&](int tile, int box) { return box * inter + tile * kGates; };
+  const auto finish = [&](int tile, int, const float (&sums)[kColumns / 2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = Linear::row_of(half);
+      if (row >= tokens) continue;
+#pragma unroll
+      for (int n = 0; n < kGates / 8; ++n) {
+        const int column = tile * kGates + 8 * n + Linear::column_of(0);
+        Pack<T, 2> results;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at = 4 * n + 2 * half + i;
+          const float gate = to_float(from_float<T>(sums[at]));
+          const float up = to_float(from_float<T>(sums[at + kGates / 2]));
+          results.v[i] = from_float<T>(silu<T>(gate) * up);
+        }
+        if (column < inter) {
+          *reinterpret_cast<Pack<T, 2>*>(out + static_cast<long long>(row) * inter + column) =
+              results;
+        }
+      }
+    }
+  };
+  const int tiles = (inter + kGates - 1) / kGates;
+  Linear::run(box_row, finish, x_map, weight_map, tokens, tiles, 1, in_features);
 }

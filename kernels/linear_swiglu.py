@@ -1,4 +1,7 @@
-"""Linear and SwiGLU, for few rows: ``silu_and_mul(x @ weight.T)``.
+"""Linear and SwiGLU, for up to 64 rows: ``silu_and_mul(x @ weight.T)``.
+
+Above 16 rows the product's form is one that only sm_90a has; elsewhere it is cuBLASLt's, and
+SILU_AND_MUL follows.
 
 Rounding: the product is rounded as LINEAR stores it, so the results are those of LINEAR followed by
 SILU_AND_MUL.
@@ -6,13 +9,27 @@ SILU_AND_MUL.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import (
+    DTYPES,
+    WORKSPACE,
+    Access,
+    Array,
+    Axes,
+    Case,
+    Cost,
+    Kernel,
+    Launch,
+    MatrixProduct,
+    Operand,
+)
 
+from . import silu_and_mul
 from .case_arrays import Make, normal
 from .linear import LINEAR
 from .silu_and_mul import SILU_AND_MUL
@@ -21,7 +38,9 @@ from .stream_linear import (
     check_streams,
     stream_benchmarks,
     stream_shape,
+    streams,
 )
+from .wgmma_linear import MIN_ROWS, check_wgmma, wgmma_launch, wgmma_shape
 
 
 def reference(x: Array, weight: Array) -> tuple[Array]:
@@ -49,13 +68,33 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def check(axes: Axes) -> None:
-    """Refuse sizes that streaming does not take."""
-    check_streams("linear_swiglu", axes)
+    """Refuse sizes that neither form takes."""
+    if axes["tokens"] < MIN_ROWS:
+        check_streams("linear_swiglu", axes)
+    else:
+        check_wgmma("linear_swiglu", axes, axes["inter"])
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
-    """One launch, of teams of warps that share the weight."""
+    """One launch: of teams of warps that share the weight, or of blocks that do."""
     tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
+    if not streams(tokens, in_features, dtype):
+        (gated,) = silu_and_mul.launches({"tokens": tokens, "inter": inter}, dtype)
+        return (
+            wgmma_launch(
+                "linear_swiglu_wgmma",
+                wgmma_shape(tokens, in_features, 2 * inter, boxes=2),
+                axes,
+                dtype,
+                inter,
+                operands=("out", "x", "weight"),
+                boxes=2,
+                elsewhere=(
+                    MatrixProduct(to_workspace=True),
+                    replace(gated, operands=("out", WORKSPACE)),
+                ),
+            ),
+        )
     shape = stream_shape(tokens, in_features, 2 * inter)
     return (
         Launch(
@@ -66,6 +105,15 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             programmatic=True,
         ),
     )
+
+
+def workspace(axes: Axes, dtype: str) -> int:
+    """Where cuBLASLt is used, its own and the product."""
+    tokens = axes["tokens"]
+    if streams(tokens, axes["in_features"], dtype):
+        return 0
+    product = MatrixProduct.result_bytes(tokens, 2 * axes["inter"], dtype)
+    return product + MatrixProduct.workspace_bytes
 
 
 def _inputs(tokens: int, in_features: int, inter: int) -> Make:
@@ -89,6 +137,7 @@ LINEAR_SWIGLU = Kernel(
     cuda_dtypes=STREAM_DTYPES,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     cases=(
         Case("one_row", _inputs(1, 256, 24)),
         Case("two_rows", _inputs(2, 2048, 17)),
@@ -97,6 +146,10 @@ LINEAR_SWIGLU = Kernel(
         Case("nine_rows", _inputs(9, 1024, 21)),
         Case("sixteen_rows", _inputs(16, 320, 34)),
         Case("one_gate", _inputs(1, 1792, 1)),
+        # Tiles and a part of one; a stage that is not full; more steps than stages; all rows.
+        Case("seventeen_rows", _inputs(17, 136, 72)),
+        Case("many_steps", _inputs(40, 1352, 24)),
+        Case("sixty_four_rows", _inputs(64, 192, 264)),
     ),
-    benchmarks=stream_benchmarks(_inputs, ("gate_up",), row_counts=(1, 16)),
+    benchmarks=stream_benchmarks(_inputs, ("gate_up",), row_counts=(1, 16, 64)),
 )

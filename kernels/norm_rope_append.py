@@ -97,6 +97,7 @@ def launches(axes: Axes, dtype: str, *, eps: float, q_size: int) -> tuple[Launch
             scalars=(*map(np.int32, (*sizes, axes["block_size"])), np.float32(eps)),
             shared_bytes=normalised_bytes(tokens, in_features),
             programmatic=True,
+            settles=True,
         ),
     )
 
@@ -130,8 +131,8 @@ NORM_ROPE_APPEND = Kernel(
     name="norm_rope_append",
     operands=(
         Operand("q", ("tokens", "q_size"), "T", Access.WRITE),
-        Operand("k_cache", CACHE_AXES, "T", Access.UPDATE),
-        Operand("v_cache", CACHE_AXES, "T", Access.UPDATE),
+        Operand("k_cache", CACHE_AXES, "T", Access.UPDATE, appends=True),
+        Operand("v_cache", CACHE_AXES, "T", Access.UPDATE, appends=True),
         Operand("x", ("tokens", "in_features"), "T"),
         Operand("positions", ("tokens",), "int32"),
         Operand("slot_mapping", ("tokens",), "int32"),

@@ -16,6 +16,7 @@
 #include "chunk_tile.cuh"
 #include "online_softmax.cuh"
 #include "ptx_sm90.cuh"
+#include "tile_ring.cuh"
 
 // Two floats as a register of wgmma's fragments holds them, the first in the low half.
 __device__ __forceinline__ unsigned pair_for(__nv_bfloat16, float low, float high) {
@@ -42,25 +43,6 @@ __device__ __forceinline__ void transpose_quad(unsigned (&words)[4]) {
   exchange(words[0], words[2], 2);
   exchange(words[1], words[3], 2);
 }
-
-// A ring of tiles in shared memory: a barrier says when a tile is there, another when it is free again.
-template <int kStages, int kBytes>
-struct Ring {
-  unsigned tiles, barriers;
-  __device__ __forceinline__ unsigned tile(int step) const {
-    return tiles + step % kStages * kBytes;
-  }
-  __device__ __forceinline__ unsigned full(int step) const {
-    return barriers + step % kStages * 16;
-  }
-  __device__ __forceinline__ unsigned empty(int step) const { return full(step) + 8; }
-  __device__ __forceinline__ void wait_full(int step) const {
-    mbarrier_wait(full(step), step / kStages % 2);
-  }
-  __device__ __forceinline__ void wait_empty(int step) const {
-    mbarrier_wait(empty(step), step / kStages % 2 ^ 1);
-  }
-};
 
 // A tile of rows, and the keys that they see.
 struct PrefillWork {
@@ -206,7 +188,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
               constexpr int kBeyond = 1 << 30;  // after every array's end: zeros
               copy_box(
                   ring.tile(done) + lane * kBox, i == 0 ? &k_map : &v_map,
-                  whole ? slot / 8 : kBeyond, ring.full(done));
+                  {{0, 0, 0, whole ? slot / 8 : kBeyond}}, ring.full(done));
             }
           }
         }

@@ -20,6 +20,11 @@ __device__ __forceinline__ unsigned long long wgmma_matrix(
          static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
 }
 
+// Where a box begins in the four dims of a map, the innermost first.
+struct BoxStart {
+  int at[4];
+};
+
 #ifdef CPU_EMU
 #include "ptx_sm90_on_cpu.h"
 #else
@@ -99,27 +104,86 @@ __device__ __forceinline__ void cp_async16_to(unsigned to, const void* from, boo
                : "memory");
 }
 
-// Begins to copy to shared memory; addresses and bytes are multiples of 16. The bytes count at
-// `barrier`.
+// Begins to copy to shared memory what is read once, so that it leaves the L2 cache first; addresses and
+// bytes are multiples of 16. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_bytes(
     unsigned to, const void* from, int bytes, unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      "{\n.reg .b64 once;\n"
+      "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], once;\n}\n"
       :
       : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 
-// Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has
-// ended. The bytes count at `barrier`.
+// Begins to copy a map's box; zeros where the array has ended. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_box(
-    unsigned to, const TensorMap* map, int last, unsigned barrier) {
+    unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %3, %3, %4}], [%2];"
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];"
       :
-      : "r"(to), "l"(map), "r"(barrier), "r"(0), "r"(last)
+      : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
+        "r"(start.at[3])
       : "memory");
+}
+
+// As copy_box, of what is read once: other things stay in the L2 cache.
+__device__ __forceinline__ void copy_box_once(
+    unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+      :
+      : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
+        "r"(start.at[3]), "l"(policy)
+      : "memory");
+}
+
+// Loads a word that the launch before does not write, before the wait for it: not from the L1 cache, which
+// may hold what the word was in an earlier step.
+__device__ __forceinline__ int load_early(const int* from) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+
+// Loads what another block has written in this launch: from the L2 cache.
+__device__ __forceinline__ float4 load_from_others(const float4* from) { return __ldcg(from); }
+__device__ __forceinline__ float2 load_from_others(const float2* from) { return __ldcg(from); }
+
+// ----------------------------------------------------------------------------------------- clusters
+
+// All threads of all blocks of a cluster meet: what they wrote before they arrive is visible to all after
+// the wait.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// The address of what block `rank` of the cluster has at `address` of its own shared memory.
+__device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) {
+  unsigned found;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(address), "r"(rank));
+  return found;
+}
+__device__ __forceinline__ void load_of_cluster(float (&result)[2], unsigned address) {
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(result[0]), "=f"(result[1])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void load_of_cluster(float (&result)[4], unsigned address) {
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(result[0]), "=f"(result[1]), "=f"(result[2]), "=f"(result[3])
+               : "r"(address)
+               : "memory");
 }
 
 // ---------------------------------------------------------------------------------- warpgroups, wgmma
@@ -160,21 +224,37 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
   keep_order(sums);
 }
 
+// The same for what is not looked at before the last group has ended.
+template <int kGroupsLeft>
+__device__ __forceinline__ void wgmma_wait_for_earlier() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(kGroupsLeft) : "memory");
+}
+
 // wgmma_scores: c (+)= a * b^T, a [64, 16] and b [n, 16] in shared memory, rows along n.
 // wgmma_sums: c (+)= a * b, a [64, 16] in registers, b [16, n] in shared memory, rows along k.
 // c is float [64, n], n twice its registers. Warp w of the group holds rows 16*w to 16*w + 15 of a and c
 // as mma_m16n8k16 does, the fragments of 8 columns of c one after the other. `adds` is false where c is
 // to be overwritten. T is only a type.
 // clang-format off
-#define NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
-  "%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_24 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define NAMES_32 NAMES_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES_48 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define SUMS_8(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), \
+#define NAMES_96 NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81," \
+  "%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_112 NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define EIGHT_SUMS(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), \
   "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
-#define SUMS_32 SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24)
-#define SUMS_48 SUMS_32, SUMS_8(32), SUMS_8(40)
-#define SUMS_64 SUMS_48, SUMS_8(48), SUMS_8(56)
+#define SUMS_8 EIGHT_SUMS(0)
+#define SUMS_16 EIGHT_SUMS(0), EIGHT_SUMS(8)
+#define SUMS_24 SUMS_16, EIGHT_SUMS(16)
+#define SUMS_32 SUMS_24, EIGHT_SUMS(24)
+#define SUMS_48 SUMS_32, EIGHT_SUMS(32), EIGHT_SUMS(40)
+#define SUMS_64 SUMS_48, EIGHT_SUMS(48), EIGHT_SUMS(56)
+#define SUMS_96 SUMS_64, EIGHT_SUMS(64), EIGHT_SUMS(72), EIGHT_SUMS(80), EIGHT_SUMS(88)
+#define SUMS_112 SUMS_96, EIGHT_SUMS(96), EIGHT_SUMS(104)
 #define WGMMA_SCORES(T, type, n, count, a_, b_, adds_)                                                  \
   __device__ __forceinline__ void wgmma_scores(                                                         \
       T, float (&c)[count], unsigned long long a, unsigned long long b, bool adds) {                    \
@@ -192,10 +272,22 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
                  : SUMS_##count                                                                         \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));    \
   }
+WGMMA_SCORES(__nv_bfloat16, "bf16", "16", 8, "%8", "%9", "%10")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "32", 16, "%16", "%17", "%18")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "48", 24, "%24", "%25", "%26")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "64", 32, "%32", "%33", "%34")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "96", 48, "%48", "%49", "%50")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "128", 64, "%64", "%65", "%66")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "192", 96, "%96", "%97", "%98")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "224", 112, "%112", "%113", "%114")
+WGMMA_SCORES(__half, "f16", "16", 8, "%8", "%9", "%10")
+WGMMA_SCORES(__half, "f16", "32", 16, "%16", "%17", "%18")
+WGMMA_SCORES(__half, "f16", "48", 24, "%24", "%25", "%26")
+WGMMA_SCORES(__half, "f16", "64", 32, "%32", "%33", "%34")
 WGMMA_SCORES(__half, "f16", "96", 48, "%48", "%49", "%50")
 WGMMA_SCORES(__half, "f16", "128", 64, "%64", "%65", "%66")
+WGMMA_SCORES(__half, "f16", "192", 96, "%96", "%97", "%98")
+WGMMA_SCORES(__half, "f16", "224", 112, "%112", "%113", "%114")
 WGMMA_SUMS(__nv_bfloat16, "bf16", "64", 32, "%32,%33,%34,%35", "%36", "%37")
 WGMMA_SUMS(__nv_bfloat16, "bf16", "128", 64, "%64,%65,%66,%67", "%68", "%69")
 WGMMA_SUMS(__half, "f16", "64", 32, "%32,%33,%34,%35", "%36", "%37")

@@ -149,6 +149,7 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
             block=threads,
             scalars=tuple(np.int32(size) for size in sizes),
             programmatic=True,
+            settles=True,
         ),
     )
 
@@ -207,8 +208,8 @@ ROPE_APPEND = Kernel(
     name="rope_append",
     operands=(
         Operand("q", ("tokens", "q_size"), "T", Access.WRITE),
-        Operand("k_cache", CACHE_AXES, "T", Access.UPDATE),
-        Operand("v_cache", CACHE_AXES, "T", Access.UPDATE),
+        Operand("k_cache", CACHE_AXES, "T", Access.UPDATE, appends=True),
+        Operand("v_cache", CACHE_AXES, "T", Access.UPDATE, appends=True),
         Operand("qkv", ("tokens", "qkv_size"), "T"),
         Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True),
         Operand("positions", ("tokens",), "int32"),

@@ -123,9 +123,14 @@ def check_structures() -> None:
     attribute = driver.CUlaunchAttribute()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
-    config.attrs, config.numAttrs = [attribute], 1
-    assert (config.gridDimZ, config.sharedMemBytes, config.numAttrs) == (3, 1024, 1)
+    cluster = driver.CUlaunchAttribute()
+    cluster.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size = cluster.value.clusterDim
+    size.x, size.y, size.z = 8, 1, 1
+    config.attrs, config.numAttrs = [attribute, cluster], 2
+    assert (config.gridDimZ, config.sharedMemBytes, config.numAttrs) == (3, 1024, 2)
     assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
+    assert (config.attrs[1].value.clusterDim.x, config.attrs[1].value.clusterDim.z) == (8, 1)
     assert driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
     assert not driver.CUresult.CUDA_SUCCESS
     add_node = getattr(driver, "cuGraphAddNode_v2", driver.cuGraphAddNode)

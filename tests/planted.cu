@@ -201,6 +201,12 @@ KERNEL(reads_before_the_wait) {
   out[threadIdx.x] = value;
 }
 
+KERNEL(lets_the_next_start_before_the_wait) {
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  out[threadIdx.x] = x[threadIdx.x];
+}
+
 KERNEL(waits) {
   let_next_kernel_start();
   wait_for_previous_kernel();

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from cugraphs.emulation.emulate import bind_launches
-from cugraphs.kernel import Launch
+from cugraphs.kernel import Launch, running_on
 from cugraphs.kernels import ALL, LINEAR_RESIDUAL
 from cugraphs.nvrtc import ARCHITECTURES, compile_cubin
 from cugraphs.testing import case_arrays, check_plan, compile_launch
@@ -25,9 +25,9 @@ def instantiations(kernel):
     for case, dtype in check_plan(kernel):
         _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
         for arch in ARCHITECTURES:
-            for launch in (
-                part for each in launches if isinstance(each, Launch) for part in each.on(arch)
-            ):
+            for launch in running_on(arch, launches):
+                if not isinstance(launch, Launch):
+                    continue
                 key = (arch, launch.function, launch.block)
                 if key not in found or launch.shared_bytes > found[key].shared_bytes:
                     found[key] = launch

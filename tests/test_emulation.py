@@ -121,6 +121,28 @@ def test_the_last_block_may_read_what_others_wrote_behind_a_fence(checked):
     assert run("last_block_adds", checked=checked)[0] == 1 + 2 + 3 + 4 + 5
 
 
+def test_a_settled_operand_may_be_read_before_the_wait_but_for_what_is_appended():
+    out, x, bias = PLANTED.operands
+    settled = replace(PLANTED, operands=(out, replace(x, settled=True), bias))
+    x = np.arange(1, 65, dtype=np.float32)
+    how = {"kernel": settled, "checked": True}
+    np.testing.assert_array_equal(run("reads_before_the_wait", late={"x": []}, **how), x)
+    with pytest.raises(AssertionError, match=r"read of x before griddepcontrol\.wait"):
+        run("reads_before_the_wait", late={"x": [range(40, 41)]}, **how)
+    np.testing.assert_array_equal(run("waits", late={"x": [range(64)]}, **how), x)
+
+
+def test_a_launch_that_settles_waits_before_it_lets_the_next_one_start():
+    def settling(axes, dtype, *, function):
+        (launch,) = launches(axes, dtype, function=function)
+        return (replace(launch, programmatic=True, settles=True),)
+
+    name = "lets_the_next_start_before_the_wait"
+    kernel = planted([name, "reads_before_the_wait"], launches=settling)
+    with pytest.raises(AssertionError, match="a launch that settles lets the next one start befor"):
+        run(name, kernel=kernel)
+
+
 def test_a_constant_operand_may_be_read_before_the_wait():
     out, x, bias = PLANTED.operands
     constant = replace(PLANTED, operands=(out, replace(x, constant=True), bias))

@@ -19,22 +19,24 @@ from cugraphs.models.random_weights import random_weights
 pytestmark = pytest.mark.gpu
 
 REPLAYS = 1000
-CONFIG = LlamaConfig.from_hf(
-    {
+
+
+def config_of(heads):
+    """A small Llama with so many query heads, four to a KV head: of 128 columns, or 64."""
+    folder = {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": 1000,
         "hidden_size": 2048,
         "intermediate_size": 4096,
         "num_hidden_layers": 2,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 4,
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5,
         "rope_theta": 1e4,
         "hidden_act": "silu",
-    },
-    "small",
-)
+    }
+    return LlamaConfig.from_hf(folder, "small")
 
 
 def device_of(build=()):
@@ -43,14 +45,14 @@ def device_of(build=()):
     return CudaDevice(build=build)
 
 
-def cache_after(build, rows):
+def cache_after(build, rows, config):
     """K and V of all layers after so many replays, a token each: what every step leaves behind."""
     device = device_of(build)
     length = REPLAYS + 64
-    weights = random_weights(CONFIG, "bfloat16", length, device)
-    model = Llama(CONFIG, "bfloat16")
+    weights = random_weights(config, "bfloat16", length, device)
+    model = Llama(config, "bfloat16")
     bench = BenchModel(
-        "small", model, CONFIG, CONFIG.vocab_size, "bfloat16", length, weights, device
+        "small", model, config, config.vocab_size, "bfloat16", length, weights, device
     )
     runner = RandomCacheRunner(bench, bench.plan(Ladder(rows, [rows]), length=length), "full")
     assert runner.decode.captured == (rows,)
@@ -59,9 +61,10 @@ def cache_after(build, rows):
     return {name: device.read(runner.state[name]).copy() for name in names}
 
 
-@pytest.mark.parametrize("rows", [1, 12])
-def test_a_thousand_replays_give_the_same_bits_when_kernels_sleep(rows):
-    plain, delayed = cache_after((), rows), cache_after((DELAYED,), rows)
+@pytest.mark.parametrize(("rows", "heads"), [(1, 16), (12, 16), (40, 16), (1, 32)])
+def test_a_thousand_replays_give_the_same_bits_when_kernels_sleep(rows, heads):
+    config = config_of(heads)
+    plain, delayed = cache_after((), rows, config), cache_after((DELAYED,), rows, config)
     assert (plain["num_computed"][:rows] >= 20 + REPLAYS).all()
     for name, array in plain.items():
         assert array.tobytes() == delayed[name].tobytes(), name

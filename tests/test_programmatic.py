@@ -6,10 +6,13 @@ launches the attribute is dropped from.
 """
 
 import re
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from cugraphs.cuda_device import is_settled
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.kernel import WORKSPACE, Access, Kernel, Launch, Operand
 from cugraphs.kernels import ALL
@@ -26,7 +29,8 @@ def launches_of(kernel):
         _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
         for launch in launches:
             if isinstance(launch, Launch):
-                yield from (launch, *launch.elsewhere)
+                everywhere = (launch, *(launch.elsewhere or ()))
+                yield from (each for each in everywhere if isinstance(each, Launch))
 
 
 def signatures(text):
@@ -96,6 +100,43 @@ def test_a_written_operand_is_not_constant():
     with pytest.raises(ValueError, match="toy: out is constant and write, expected constant"):
         out = Operand("out", ("n",), "float32", Access.WRITE, constant=True)
         Kernel("toy", (out, Operand("x", ("n",), "float32")), reference=None, cost=None)
+
+
+@pytest.mark.parametrize(
+    ("access", "change", "what"),
+    [
+        (
+            Access.UPDATE,
+            {"settled": True},
+            "settled and update, expected settled operands to be READ",
+        ),
+        (
+            Access.READ,
+            {"appends": True},
+            "appends and is read, expected operands that are appended",
+        ),
+    ],
+)
+def test_what_is_settled_is_read_and_what_appends_updates(access, change, what):
+    with pytest.raises(ValueError, match=f"toy: x (is )?{what}"):
+        operands = (Operand("x", ("n",), "float32", access, **change),)
+        Kernel("toy", operands, reference=None, cost=None)
+
+
+def test_settled_is_what_the_op_before_does_not_write_or_only_appends_to():
+    def op(*operands, buffers):
+        kernel = Kernel("toy", operands, reference=lambda cache, lengths: (), cost=None)
+        return SimpleNamespace(kernel=kernel, operands=buffers)
+
+    q, cache, lengths = (SimpleNamespace(name=name) for name in ("q", "cache", "lengths"))
+    out = Operand("q", ("n",), "float32", Access.WRITE)
+    updated = Operand("cache", ("m",), "float32", Access.UPDATE)
+    read = Operand("lengths", ("n",), "int32")
+    appends = op(out, replace(updated, appends=True), read, buffers=(q, cache, lengths))
+    updates = op(out, updated, read, buffers=(q, cache, lengths))
+    assert [is_settled(b, appends) for b in (q, cache, lengths)] == [False, True, True]
+    assert [is_settled(b, updates) for b in (q, cache, lengths)] == [False, False, True]
+    assert not is_settled(lengths, None)  # nothing is known of what is before
 
 
 def test_only_what_directly_follows_one_of_ours_may_begin_early():

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cuda_device import CudaDevice
-from cugraphs.kernel import MatrixProduct
+from cugraphs.kernel import MatrixProduct, running_on
 from cugraphs.kernel_speed import three_digits
 from cugraphs.kernels import LINEAR
 from cugraphs.model_lookup import find_model
@@ -187,7 +187,7 @@ def _plan(
 
 
 def _is_cublaslt(product: Product, rows: int) -> bool:
-    """Whether the kernel leaves these rows to cuBLASLt."""
+    """Whether the kernel leaves these rows to cuBLASLt, on some architecture."""
     assert LINEAR.launches is not None, "linear has a CUDA form"
     axes = {
         "tokens": rows,
@@ -195,7 +195,8 @@ def _is_cublaslt(product: Product, rows: int) -> bool:
         "in_features": product.in_features,
     }
     dtype = "float32" if product.dtype == "tf32" else product.dtype
-    return any(isinstance(part, MatrixProduct) for part in LINEAR.launches(axes, dtype))
+    parts = running_on("", LINEAR.launches(axes, dtype))
+    return any(isinstance(part, MatrixProduct) for part in parts)
 
 
 def _existing(path: Path, device: CudaDevice) -> TuningTable:

@@ -21,6 +21,7 @@ CPP_FOLDER = Path(__file__).resolve().parent / "cpp"
 RUNTIME_SOURCES = (
     "launch.cpp",
     "scheduler.cpp",
+    "shared_image.cpp",
     "kernel_calls.cpp",
     "checks.cpp",
     "compiler_hooks.cpp",

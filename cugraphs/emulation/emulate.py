@@ -18,7 +18,6 @@ import numpy as np
 from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
-    CUDA_TYPES,
     DTYPES,
     WORKSPACE,
     Access,
@@ -28,6 +27,7 @@ from cugraphs.kernel import (
     Launch,
     MatrixProduct,
     Operand,
+    running_on,
 )
 from cugraphs.tensor_map import MAP_WORDS, TensorMap
 
@@ -45,6 +45,7 @@ def emulate(
     order: str = "forward",
     seed: int = 0,
     arch: str = "",
+    late: Mapping[str, Sequence[range]] | None = None,
 ) -> tuple[Array, ...]:
     """What ``kernel.reference(*arrays, **attrs)`` returns, computed by the kernel's CUDA source.
 
@@ -57,6 +58,8 @@ def emulate(
         order: in which warps, lanes and blocks take turns: forward, reverse or random.
         seed: of the random order.
         arch: whose form of the kernel runs (``"sm_90"``); empty: the one that every GPU has.
+        late: by operand, the elements that the launch before appends, counted from its first one: a
+            checked programmatic launch may not read them before its wait.
 
     Returns:
         The WRITE operands.
@@ -70,42 +73,50 @@ def emulate(
     if order not in ORDERS:
         raise ValueError(f"emulate: order is {order!r}, expected one of {', '.join(ORDERS)}")
     produced, launches = bind_launches(kernel, arrays, attrs)
+    running = running_on(arch, launches)
     scratch = GuardedArray(
-        _SCRATCH, np.empty(_scratch_bytes(kernel, arrays, attrs, launches), np.uint8)
+        _SCRATCH, np.empty(_scratch_bytes(kernel, arrays, attrs, running), np.uint8)
     )
     outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
     pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
-    buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
-    buffers[WORKSPACE] = replace(_buffer(_SCRATCH, scratch), itemsize=0)
-    library = _library_for(kernel, emulated(launches, arch), checked)
+    buffers = {
+        o.name: _buffer(o, memory.get(o.name), (late or {}).get(o.name, ()))
+        for o in kernel.operands
+    }
+    holds_product = any(isinstance(part, MatrixProduct) and part.to_workspace for part in running)
+    buffers[WORKSPACE] = replace(
+        _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
+    )
+    library = _library_for(kernel, emulated(running, arch), checked)
     with _LOCK:
         if library is not None:
             library.register(list(buffers.values()))
-        for launch in launches:
-            if isinstance(launch, MatrixProduct):
+        for part in running:
+            if isinstance(part, MatrixProduct):
                 arrays_of = {name: guarded.array for name, guarded in memory.items()}
-                _matrix_product(launch, arrays_of)
+                _matrix_product(part, arrays_of, scratch.array)
                 continue
-            for part in launch.on(arch):
-                assert library is not None
-                names = part.operands
-                if names is None:
-                    names = tuple(operand.name for operand in kernel.operands)
-                library.launch(
-                    part.function,
-                    part.grid,
-                    part.block,
-                    [
-                        *(buffers[name] for name in names),
-                        *part.scalars,
-                        *(_packed(each, buffers[each.operand]) for each in part.tensor_maps),
-                    ],
-                    shared_bytes=part.shared_bytes,
-                    order=order,
-                    seed=seed,
-                    programmatic=part.programmatic,
-                )
+            assert library is not None
+            names = part.operands
+            if names is None:
+                names = tuple(operand.name for operand in kernel.operands)
+            library.launch(
+                part.function,
+                part.grid,
+                part.block,
+                [
+                    *(buffers[name] for name in names),
+                    *part.scalars,
+                    *(_packed(each, buffers[each.operand]) for each in part.tensor_maps),
+                ],
+                shared_bytes=part.shared_bytes,
+                order=order,
+                seed=seed,
+                programmatic=part.programmatic,
+                settles=part.settles,
+                cluster=part.cluster,
+            )
     scratch.check(kernel.name)
     for operand, array in pairs:
         memory[operand.name].check(kernel.name)
@@ -120,8 +131,8 @@ def _scratch_bytes(
     attrs: Mapping[str, Any],
     launches: Iterable[Launch | MatrixProduct],
 ) -> int:
-    """What the kernel's own launches may use; a matrix product is emulated without any."""
-    if not emulated(launches):
+    """What launches of our own may use; a matrix product alone is emulated without any."""
+    if not any(isinstance(part, Launch) for part in launches):
         return 0
     types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
     produced, axes = kernel.infer(types, attrs)
@@ -153,7 +164,7 @@ def functions_of_cases(kernel: Kernel) -> tuple[str, ...]:
     """Every function that the kernel's cases launch in the emulation, in any dtype, each once."""
     found: dict[str, None] = {}
     for case in kernel.cases:
-        for dtype in CUDA_TYPES:
+        for dtype in kernel.cuda_dtypes:
             arrays = case.make(np.random.default_rng(0), DTYPES[dtype])
             _, launches = bind_launches(kernel, arrays, case.attrs)
             found.update((launch.function, None) for launch in emulated(launches))
@@ -162,7 +173,7 @@ def functions_of_cases(kernel: Kernel) -> tuple[str, ...]:
 
 def emulated(launches: Iterable[Launch | MatrixProduct], arch: str = "") -> list[Launch]:
     """The launches that run functions of the kernel's source on the CPU, those of ``arch``."""
-    return [part for each in launches if isinstance(each, Launch) for part in each.on(arch)]
+    return [part for part in running_on(arch, launches) if isinstance(part, Launch)]
 
 
 def _packed(tensor_map: TensorMap, buffer: Buffer) -> np.generic:
@@ -190,21 +201,26 @@ def _library(source: Path, functions: tuple[str, ...], checked: bool) -> Library
     return Library(source, functions, checked=checked)
 
 
-def _buffer(operand: Operand, guarded: GuardedArray | None) -> Buffer:
+def _buffer(operand: Operand, guarded: GuardedArray | None, late: Iterable[range] = ()) -> Buffer:
     """The operand as a launch sees it; a null pointer where it was left out."""
     writable, fresh = operand.access is not Access.READ, operand.access is Access.WRITE
     if guarded is None:
-        return Buffer(operand.name, 0, 0, 0, writable, fresh, operand.constant)
+        return Buffer(operand.name, 0, 0, 0, writable, fresh)
     array = guarded.array
     where = (array.ctypes.data, array.nbytes, array.itemsize)
-    return Buffer(operand.name, *where, writable, fresh, operand.constant)
+    early = operand.constant or operand.settled
+    return Buffer(operand.name, *where, writable, fresh, early, tuple(late))
 
 
-def _matrix_product(product: MatrixProduct, arrays: Mapping[str, Array]) -> None:
+def _matrix_product(product: MatrixProduct, arrays: Mapping[str, Array], scratch: Array) -> None:
     """``out = x @ weight.T (+ bias) (+ residual)``, which cuBLASLt computes on the GPU."""
     result = arrays["x"].astype(np.float32) @ arrays["weight"].astype(np.float32).T
     if "bias" in arrays:
         result += arrays["bias"].astype(np.float32)
     if product.adds_residual:
         result += arrays["residual"].astype(np.float32)
-    arrays["out"][...] = result
+    rounded = result.astype(arrays["x"].dtype)
+    if product.to_workspace:
+        scratch[: rounded.nbytes] = rounded.reshape(-1).view(np.uint8)
+    else:
+        arrays["out"][...] = rounded

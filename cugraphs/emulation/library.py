@@ -47,7 +47,8 @@ class Parameter:
 class Buffer:
     """An operand as a launch sees it; ``address`` is 0 where it was left out.
 
-    ``itemsize`` is 0 for scratch memory, to which any pointer fits, const or not.
+    ``itemsize`` is 0 for scratch memory, to which any pointer fits, const or not. What is ``early``
+    may be read before a programmatic launch waits, but for the elements in ``late``.
     """
 
     name: str
@@ -56,7 +57,8 @@ class Buffer:
     itemsize: int
     writable: bool
     uninitialised: bool
-    constant: bool = False
+    early: bool = False
+    late: tuple[range, ...] = ()
 
 
 class _Function(ctypes.Structure):
@@ -123,6 +125,8 @@ class Library:
         order: str = "forward",
         seed: int = 0,
         programmatic: bool = False,
+        settles: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Run every thread of the launch to its end.
 
@@ -134,7 +138,9 @@ class Library:
             shared_bytes: dynamic shared memory.
             order: in which warps, lanes and blocks take turns: a key of :data:`ORDERS`.
             seed: of the random order.
-            programmatic: only constant operands may be accessed before the wait.
+            programmatic: only what is early may be read before the wait.
+            settles: no thread may let the next launch begin before it waits.
+            cluster: blocks in x that run together; they divide the grid.
 
         Raises:
             EmulationError: a check failed; the message names file and line.
@@ -158,8 +164,10 @@ class Library:
             (ctypes.c_uint * 3)(*grid),
             block,
             shared_bytes,
+            cluster,
             int(self.checked),
             int(programmatic),
+            int(settles),
             self._variables,
             len(self._variables),
         )
@@ -176,9 +184,14 @@ class Library:
                     ctypes.c_size_t(buffer.nbytes),
                     int(buffer.uninitialised),
                     int(buffer.writable),
-                    int(buffer.constant),
+                    int(buffer.early),
                     buffer.name.encode(),
                 )
+                for elements in buffer.late:
+                    self._runtime.emu_mark_late(
+                        ctypes.c_void_p(buffer.address + elements.start * buffer.itemsize),
+                        ctypes.c_size_t(len(elements) * buffer.itemsize),
+                    )
 
     def _entry(self, function: str) -> ctypes._NamedFuncPointer:
         return self._library[f"emu_function_{self._index[function]}"]

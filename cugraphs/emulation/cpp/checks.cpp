@@ -22,6 +22,7 @@ struct Cell {
   uint32_t write_block, read_block;
   uint16_t writer, reader;  // thread numbers
   uint16_t write_warp_epoch, read_warp_epoch;
+  uint32_t write_cluster_epoch, far_read_epoch;  // far: by another block of the cluster
   Readers readers;
   bool written, written_atomically, read_atomically, initialised;
 };
@@ -46,22 +47,30 @@ struct Cells {
   size_t size_bytes() const { return (count + 1) * sizeof(Cell); }
 };
 
+struct Range {
+  uintptr_t begin, end;
+};
+
 struct Region {
   uintptr_t begin, end;
   bool shared;
   bool must_be_initialised;
   bool writable;
-  bool constant;  // may be read before griddepcontrol.wait
+  bool early;  // may be read before griddepcontrol.wait
   std::string name;
   Cells cells;
-  bool touched = false;  // in this block
+  bool touched = false;     // in this block
+  std::vector<Range> late;  // may not
 };
 
-struct Range {
-  uintptr_t begin, end;
+// What belongs to a region of shared memory of a block that does not run.
+struct Aside {
+  Cells cells;
+  bool touched;
 };
 
 std::vector<Region> operands, shared;
+std::vector<std::vector<Aside>> aside;  // by the block's rank in the cluster
 std::vector<Region*> by_address;
 std::vector<Range> constants;
 std::vector<uintptr_t> ignored;
@@ -80,6 +89,12 @@ bool in_constants(uintptr_t begin, uintptr_t end) {
     if (begin >= range.begin && end <= range.end) return true;
   }
   return false;
+}
+
+bool is_late(const Region& region, uintptr_t begin, uintptr_t end) {
+  return std::any_of(region.late.begin(), region.late.end(), [&](const Range& range) {
+    return begin < range.end && end > range.begin;
+  });
 }
 
 const char* access_name(bool is_write) { return is_write ? "write" : "read"; }
@@ -161,6 +176,7 @@ void record_write(Cell& cell, Atomicity atomicity) {
   cell.write_epoch = barrier_epoch;
   cell.write_warp_epoch = warp_epochs[running->warp];
   cell.write_block = block_number;
+  cell.write_cluster_epoch = cluster_epoch;
   cell.written = cell.initialised = true;
   cell.written_atomically = atomicity == kAtomic;
 }
@@ -178,6 +194,10 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
       return std::string(how) + " here, written by block " + std::to_string(cell.write_block - 1) +
              " in the same launch";
     }
+  }
+  if (is_write && region.shared && cell.far_read_epoch == cluster_epoch) {
+    return "written here, read by another block of the cluster with no barrier of the cluster "
+           "between";
   }
   if (is_write && cell.readers != kNone && !(atomic && cell.read_atomically)) {
     if (read_unordered(cell)) {
@@ -200,14 +220,19 @@ void add_operand(
     size_t bytes,
     bool uninitialised,
     bool writable,
-    bool constant,
+    bool early,
     const char* name) {
   operands.push_back(
-      {address, address + bytes, false, uninitialised, writable, constant, name, Cells(bytes)});
+      {address, address + bytes, false, uninitialised, writable, early, name, Cells(bytes)});
+}
+
+void mark_late(uintptr_t address, size_t bytes) {
+  operands.back().late.push_back({address, address + bytes});
 }
 
 void begin_launch() {
   shared.clear();
+  aside.clear();
   constants.clear();
   ignored.clear();
   for (Region& region : operands) {
@@ -250,6 +275,44 @@ void begin_block() {
   }
 }
 
+void exchange_shared(unsigned rank) {
+  if (aside.size() <= rank) aside.resize(rank + 1);
+  std::vector<Aside>& of_block = aside[rank];
+  for (size_t i = 0; i < shared.size(); ++i) {
+    if (of_block.size() <= i) of_block.push_back({Cells(shared[i].cells.count), false});
+    std::swap(shared[i].cells.data, of_block[i].cells.data);
+    std::swap(shared[i].touched, of_block[i].touched);
+  }
+}
+
+void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site) {
+  if (!checking || failed) return;
+  for (size_t i = 0; i < shared.size(); ++i) {
+    const Region& region = shared[i];
+    if (address < region.begin || address + bytes > region.end) continue;
+    const char* name = region.name.c_str();
+    for (size_t byte = address - region.begin; byte < address - region.begin + bytes; ++byte) {
+      Cell& cell = aside[rank][i].cells.data[byte];
+      if (!cell.initialised) {
+        fail(
+            site, nullptr, "read of uninitialised %s of block %u of the cluster at byte %zu", name,
+            rank, byte);
+        return;
+      }
+      if (cell.write_cluster_epoch == cluster_epoch) {
+        fail(
+            site, nullptr,
+            "race on %s at byte %zu: read here, written by block %u of the cluster with no barrier "
+            "of the cluster between",
+            name, byte, rank);
+        return;
+      }
+      cell.far_read_epoch = cluster_epoch;
+    }
+    return;
+  }
+}
+
 void mark_in_flight(uintptr_t address, size_t bytes) {
   Region* region = find(address);
   if (!region || !region->shared || address + bytes > region->end) return;
@@ -289,7 +352,8 @@ void check_access(
     fail(site, pc, "write to %s, an operand that is READ", name);
     return;
   }
-  if (programmatic && !running->waited_for_previous && !region->shared && !region->constant) {
+  if (programmatic && !running->waited_for_previous && !region->shared &&
+      (!region->early || is_late(*region, address, address + bytes))) {
     fail(
         site, pc, "%s of %s before griddepcontrol.wait: earlier kernels may still use it",
         access_name(is_write), name);

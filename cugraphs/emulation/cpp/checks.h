@@ -14,14 +14,20 @@ void add_operand(
     size_t bytes,
     bool uninitialised,
     bool writable,
-    bool constant,
+    bool early,  // may be read before griddepcontrol.wait
     const char* name);
-void begin_launch();  // forgets accesses of the launch before
+void mark_late(uintptr_t address, size_t bytes);  // of the newest operand, what may not
+void begin_launch();                              // forgets accesses of the launch before
 void add_shared(uintptr_t address, size_t bytes, const char* name);  // for this launch
 void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the kernel's library
 void ignore_shared(uintptr_t address);  // a byte of the compiler's own in shared memory
 void end_of_setup();                    // all memory of the launch has been added
 void begin_block();                     // shared memory holds nothing
+
+// What is known of the shared memory of block `rank` of the cluster comes in, and goes aside again.
+void exchange_shared(unsigned rank);
+// A read of what block `rank`, which lies aside, has where the address is this block's.
+void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site);
 
 enum Atomicity { kPlain, kAtomic };
 void check_access(

@@ -31,6 +31,12 @@ void emu_fence() { fenced = true; }
 void emu_order_memory() { ++barrier_epoch; }
 void emu_wait_for_previous_kernel() { running->waited_for_previous = true; }
 
+void emu_let_next_kernel_start(const char* site) {
+  if (settles && !running->waited_for_previous) {
+    emu_fail(site, "a launch that settles lets the next one start before griddepcontrol.wait");
+  }
+}
+
 void emu_fail(const char* site, const char* format, ...) {
   char text[512];
   va_list arguments;

@@ -8,10 +8,9 @@
 #include "checks.h"
 #include "runtime.h"
 #include "scheduler.h"
+#include "shared_memory.h"
 
 namespace {
-
-constexpr unsigned char kPoison = 0xff;  // a NaN in fp32, fp16 and bf16; -1 as an integer
 
 // Where the kernel's library keeps its constants and its thread-local storage: shared memory.
 struct Library {
@@ -42,10 +41,6 @@ int visit_library(dl_phdr_info* info, size_t, void* data) {
   return 1;
 }
 
-void poison(uintptr_t begin, uintptr_t end) {
-  if (end > begin) memset(reinterpret_cast<void*>(begin), kPoison, end - begin);
-}
-
 }  // namespace
 
 extern "C" {
@@ -57,14 +52,11 @@ void emu_set_order(int order, unsigned long long seed) {
 void emu_clear_operands() { clear_operands(); }
 
 void emu_add_operand(
-    uintptr_t address,
-    size_t bytes,
-    int uninitialised,
-    int writable,
-    int constant,
-    const char* name) {
-  add_operand(address, bytes, uninitialised, writable, constant, name);
+    uintptr_t address, size_t bytes, int uninitialised, int writable, int early, const char* name) {
+  add_operand(address, bytes, uninitialised, writable, early, name);
 }
+
+void emu_mark_late(uintptr_t address, size_t bytes) { mark_late(address, bytes); }
 
 const char* emu_failure() { return failure.message; }
 const char* emu_failure_site() { return failure.site; }
@@ -86,7 +78,7 @@ struct EmuVariable {
 };
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
-// that name; `variables` are needed where the launch is checked.
+// that name; `variables` are needed where the launch is checked; `cluster` divides the grid in x.
 int emu_launch(
     EmuFunction (*function)(),
     unsigned char* (*dynamic_shared)(unsigned*),
@@ -94,8 +86,10 @@ int emu_launch(
     const unsigned* grid,
     unsigned block_threads,
     unsigned shared_bytes,
+    unsigned cluster,
     int checked,
     int is_programmatic,
+    int does_settle,
     const EmuVariable* variables,
     int num_variables) {
   running = nullptr;
@@ -104,10 +98,12 @@ int emu_launch(
   failure.pc = nullptr;
   checking = checked;
   programmatic = is_programmatic;
+  settles = does_settle;
   launch.function = function();
   launch.arguments = arguments;
   launch.grid = {grid[0], grid[1], grid[2]};
   launch.block = {block_threads, 1, 1};
+  launch.cluster = cluster;
 
   unsigned capacity_bytes = 0;  // the address is asked first: it brings the storage into being
   const auto dynamic = reinterpret_cast<uintptr_t>(dynamic_shared(&capacity_bytes));
@@ -134,15 +130,12 @@ int emu_launch(
     end_of_setup();
   }
 
+  shared_place = {library.shared_begin, library.shared_end, dynamic, shared_bytes, capacity_bytes};
   prepare_threads(block_threads);
   std::vector<int> turns;
-  permute(&turns, static_cast<int>(grid[0] * grid[1] * grid[2]));
+  permute(&turns, static_cast<int>(grid[0] / cluster * grid[1] * grid[2]));
   for (int number : turns) {
-    poison(library.shared_begin, dynamic);
-    poison(dynamic, dynamic + shared_bytes);
-    poison(dynamic + capacity_bytes, library.shared_end);
-    if (checked) begin_block();
-    run_block(static_cast<unsigned>(number));
+    run_cluster(static_cast<unsigned>(number) * cluster);
     running = nullptr;
     if (failed) return 1;
   }

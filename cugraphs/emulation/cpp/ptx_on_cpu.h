@@ -115,8 +115,8 @@ struct Ptx {
   float exp2_approx(float x) const { return x < -126.0f ? 0.0f : exp2f(x); }
 
   void wait_for_previous_kernel() const { emu_wait_for_previous_kernel(); }
-  void let_next_kernel_start() const {}
-  void start_next_kernel() const {}
+  void let_next_kernel_start() const { emu_let_next_kernel_start(site); }
+  void start_next_kernel() const { emu_let_next_kernel_start(site); }
 };
 
 }  // namespace emu

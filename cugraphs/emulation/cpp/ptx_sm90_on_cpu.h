@@ -3,6 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "ptx_on_cpu.h"
 
 extern thread_local unsigned char smem[];  // of shared_memory.cpp
@@ -14,7 +16,8 @@ struct TensorMap {
 
 namespace emu {
 
-constexpr int kRowBytes = 128;  // that are swizzled together
+constexpr uint64_t kRowBytes = 128;        // that are swizzled together
+constexpr unsigned kRankStride = 1 << 20;  // between addresses of blocks of a cluster
 
 EMU_UNCHECKED inline unsigned char* shared_at(unsigned address) { return smem + address; }
 
@@ -121,32 +124,67 @@ struct PtxSm90 {
     emu_wait_until(site, has_met, &meeting);
   }
 
+  int load_early(const int* from) const {
+    emu_access(from, sizeof(int), false, site);
+    return *from;
+  }
+
+  void cluster_arrive() const { emu_cluster_arrive(site); }
+  void cluster_wait() const { emu_cluster_wait(site); }
+  template <int kCount>
+  EMU_UNCHECKED void load_of_cluster(float (&result)[kCount], unsigned address) const {
+    const void* from =
+        emu_cluster_shared(address / kRankStride, address % kRankStride, sizeof(result), site);
+    memcpy(result, from, sizeof(result));
+  }
+
   void cp_async16_to(unsigned to, const void* from, bool valid) const {
     emu_copy_async(shared_at(to), from, 16, valid ? 16 : 0, site);
   }
 
-  EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
+  EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
+    const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
+    if (misaligned)
+      emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
+    emu_access(from, bytes, false, site);
+    emu_access(shared_at(to), bytes, true, site);
+    memcpy(shared_at(to), from, bytes);
+    Mbarrier& b = mbarrier(barrier);
+    b.phase_and_bytes -= 2 * bytes;
+    close_if_complete(b);
+  }
+
+  EMU_UNCHECKED void copy_box(
+      unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
       for (uint64_t c = 0; c < map->box[2]; ++c) {
         for (uint64_t b = 0; b < map->box[1]; ++b, bytes += kRowBytes) {
-          const bool exists = last + d < map->shape[3];
-          const auto* from = reinterpret_cast<const unsigned char*>(
-              map->address + (last + d) * map->strides_bytes[2] + c * map->strides_bytes[1] +
-              b * map->strides_bytes[0]);
-          if (exists) emu_access(from, kRowBytes, false, site);
-          emu_access(shared_at(to + bytes), kRowBytes, true, site);
-          for (int v = 0; v < kRowBytes; v += 16) {
-            unsigned char* place = shared_at(swizzled(to + bytes + v));
-            exists ? memcpy(place, from + v, 16) : memset(place, 0, 16);
+          const auto first = [&](int dim) { return static_cast<uint64_t>(start.at[dim]); };
+          const uint64_t at[] = {first(0), first(1) + b, first(2) + c, first(3) + d};
+          uint64_t from = map->address + 2 * at[0], exists = 0;  // bytes of the row
+          if (at[0] < map->shape[0]) exists = std::min(2 * (map->shape[0] - at[0]), kRowBytes);
+          for (int i = 1; i < 4; ++i) {
+            from += at[i] * map->strides_bytes[i - 1];
+            if (at[i] >= map->shape[i]) exists = 0;
           }
+          if (exists > 0) emu_access(reinterpret_cast<const void*>(from), exists, false, site);
+          emu_access(shared_at(to + bytes), kRowBytes, true, site);
+          unsigned char row[kRowBytes] = {};
+          memcpy(row, reinterpret_cast<const void*>(from), exists);
+          for (int v = 0; v < kRowBytes; v += 16)
+            memcpy(shared_at(swizzled(to + bytes + v)), row + v, 16);
         }
       }
     }
     Mbarrier& b = mbarrier(barrier);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
+  }
+
+  void copy_box_once(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
+    copy_box(to, map, start, barrier);
   }
 
   // 16 bytes of a swizzled row, or less within them, as they are read.
@@ -167,6 +205,10 @@ struct PtxSm90 {
   // Products are computed as they begin; the lanes of a warp go on together.
   template <int kGroupsLeft, int kCount>
   void wgmma_wait(float (&)[kCount]) const {
+    sync_warp(site);
+  }
+  template <int kGroupsLeft>
+  void wgmma_wait_for_earlier() const {
     sync_warp(site);
   }
 
@@ -231,7 +273,15 @@ struct PtxSm90 {
 inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(p) - smem);
 }
+inline unsigned cluster_address(unsigned address, int rank) {
+  return rank * emu::kRankStride + address;
+}
+template <typename T>
+inline T load_from_others(const T* from) {
+  return *from;
+}
 inline void mbarrier_init_done() {}
+inline void mbarrier_end(unsigned) {}
 inline void fence_shared_writes() {}
 template <int kRegisters>
 inline void grow_registers() {}
@@ -249,7 +299,14 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_arrive emu::PtxSm90{EMU_SITE}.named_barrier_arrive
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
+#define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
+#define load_early emu::PtxSm90{EMU_SITE}.load_early
+#define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
+#define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
+#define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
+#define copy_box_once emu::PtxSm90{EMU_SITE}.copy_box_once
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
+#define wgmma_wait_for_earlier emu::PtxSm90{EMU_SITE}.wgmma_wait_for_earlier
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
 #define wgmma_sums emu::PtxSm90{EMU_SITE}.wgmma_sums

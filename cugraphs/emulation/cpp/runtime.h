@@ -60,4 +60,11 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
 void emu_copy_commit(void);
 void emu_copy_wait(int groups_left);
 void emu_wait_for_previous_kernel(void);
+void emu_let_next_kernel_start(const char* site);
+
+// Of the cluster: all its threads arrive, and wait until all have.
+void emu_cluster_arrive(const char* site);
+void emu_cluster_wait(const char* site);
+// What block `rank` of the cluster has at `offset` of its dynamic shared memory, to be read.
+const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site);
 }

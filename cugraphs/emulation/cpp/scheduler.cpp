@@ -1,4 +1,4 @@
-// Runs a launch one block at a time. A thread is a fiber that runs until it blocks at a barrier or in a
+// Runs a launch one block at a time; those of a cluster in turn, each as far as it can. A thread is a fiber that runs until it blocks at a barrier or in a
 // collective of its warp; a warp runs as far ahead as it can before the next one starts. Warps, lanes
 // and blocks take turns in forward, reverse or random order, so a result that leans on a missing
 // barrier changes with the order.
@@ -13,11 +13,12 @@
 #include <memory>
 
 #include "checks.h"
+#include "shared_memory.h"
 
 Thread* running;
-uint32_t block_number, barrier_epoch;
+uint32_t block_number, barrier_epoch, cluster_epoch;
 std::vector<uint16_t> warp_epochs;
-bool fenced, programmatic, failed;
+bool fenced, programmatic, settles, failed;
 LaunchState launch;
 Failure failure;
 
@@ -25,8 +26,20 @@ namespace {
 
 constexpr int kWarp = 32;
 
-std::vector<Thread> threads;
-std::vector<std::unique_ptr<Stack>> stacks;  // of the largest block so far
+std::vector<Thread> threads;                 // of the block that runs
+std::vector<std::unique_ptr<Stack>> stacks;  // of the largest cluster so far
+
+// A block of the cluster. While it does not run, what it has lies here.
+struct Block {
+  unsigned number;
+  bool fenced, done;
+  std::vector<Thread> threads;
+  std::vector<uint16_t> warp_epochs;
+  SharedImage image;
+};
+std::vector<Block> cluster;
+unsigned own_rank;                 // of the block that runs
+size_t cluster_live, cluster_met;  // threads that have not returned, and that have arrived
 Order order;
 uint64_t random_state;
 
@@ -170,6 +183,19 @@ void fail_deadlock() {
       waiting[0]->number, other, returned, threads.size());
 }
 
+// Opens the cluster's barrier once every thread that has not returned has arrived.
+void try_cluster_barrier() {
+  if (!cluster_met || cluster_met < cluster_live) return;
+  cluster_met = 0;
+  ++cluster_epoch;
+  ++barrier_epoch;
+  launch.spins = 0;
+}
+
+bool cluster_has_met(const void* thread) {
+  return static_cast<const Thread*>(thread)->cluster_phase != cluster_epoch;
+}
+
 void thread_body() {
   launch.function.call(launch.function.function, launch.arguments);
   if (programmatic && !running->waited_for_previous) {
@@ -177,6 +203,9 @@ void thread_body() {
   }
   emu_copy_commit();
   emu_copy_wait(0);
+  --cluster_live;
+  if (running->cluster_phase == cluster_epoch) --cluster_met;
+  try_cluster_barrier();
   block_thread(State::kDone);
   abort();
 }
@@ -207,51 +236,174 @@ bool run_warp(int warp, std::vector<int>* turns) {
 }  // namespace
 
 void prepare_threads(unsigned count) {
-  threads.resize(count);
-  while (stacks.size() < count) stacks.push_back(std::make_unique<Stack>());
-  warp_epochs.assign((count + kWarp - 1) / kWarp, 1);
-  barrier_epoch = 1;
-  for (unsigned i = 0; i < count; ++i) {
-    threads[i].index = {i, 0, 0};
-    threads[i].number = static_cast<int>(i);
-    threads[i].lane = static_cast<int>(i) % kWarp;
-    threads[i].warp = static_cast<int>(i) / kWarp;
-    threads[i].stack = stacks[i].get();
+  cluster.clear();
+  cluster.resize(launch.cluster);
+  while (stacks.size() < count * launch.cluster) stacks.push_back(std::make_unique<Stack>());
+  barrier_epoch = cluster_epoch = 1;
+  for (unsigned rank = 0; rank < launch.cluster; ++rank) {
+    cluster[rank].threads.resize(count);
+    for (unsigned i = 0; i < count; ++i) {
+      Thread& thread = cluster[rank].threads[i];
+      thread.index = {i, 0, 0};
+      thread.number = static_cast<int>(i);
+      thread.lane = static_cast<int>(i) % kWarp;
+      thread.warp = static_cast<int>(i) / kWarp;
+      thread.stack = stacks[rank * count + i].get();
+    }
   }
 }
 
-void run_block(unsigned number) {
+namespace {
+
+// Makes a block the one that runs, and puts it aside again.
+void exchange(Block& block) {
+  std::swap(threads, block.threads);
+  std::swap(warp_epochs, block.warp_epochs);
+  std::swap(fenced, block.fenced);
+}
+
+void resume(unsigned rank) {
   const EmuIndex& grid = launch.grid;
-  launch.block_index = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
+  Block& block = cluster[rank];
+  own_rank = rank;
+  exchange(block);
+  if (launch.cluster > 1) {
+    block.image.load();
+    exchange_shared(rank);
+  }
+  launch.block_index = {block.number % grid.x, block.number / grid.x % grid.y,
+                        block.number / grid.x / grid.y};
+  block_number = block.number + 1;
   launch.spins = 0;
-  block_number = number + 1;
   ++barrier_epoch;
-  fenced = false;
+}
+
+void put_aside() {
+  Block& block = cluster[own_rank];
+  exchange(block);
+  if (launch.cluster > 1) {
+    block.image.store();
+    exchange_shared(own_rank);
+  }
+}
+
+// Lets the block that runs go on until none of its threads can; whether any did.
+bool run_block() {
   std::vector<int> warp_turns, lane_turns;
   const int warps = (static_cast<int>(threads.size()) + kWarp - 1) / kWarp;
-  for (Thread& thread : threads) {
-    thread.state = State::kReady;
-    thread.waited_for_previous = false;
-    thread.groups.clear();
-    thread.open_group.clear();
-    prepare(thread.stack, thread_body);
-  }
-  for (;;) {
+  for (bool any = false;;) {
     bool progress = false;
     permute(&warp_turns, warps);
     for (int warp : warp_turns) {
       progress |= run_warp(warp, &lane_turns);
-      if (failed) return;
+      if (failed) return false;
     }
     progress |= try_barrier();
-    if (failed) return;
-    const bool all_done = std::all_of(threads.begin(), threads.end(), [](const Thread& thread) {
-      return thread.state == State::kDone;
-    });
-    if (all_done) return;
-    if (!progress) return fail_deadlock();
+    if (failed || !progress) return any;
+    any = true;
   }
 }
+
+bool is_done(const std::vector<Thread>& of_block) {
+  return std::all_of(of_block.begin(), of_block.end(), [](const Thread& thread) {
+    return thread.state == State::kDone;
+  });
+}
+
+void begin_block_of_cluster(unsigned rank, unsigned number) {
+  Block& block = cluster[rank];
+  block.number = number;
+  block.done = block.fenced = false;
+  block.warp_epochs.assign((block.threads.size() + kWarp - 1) / kWarp, 1);
+  for (Thread& thread : block.threads) {
+    thread.state = State::kReady;
+    thread.waited_for_previous = false;
+    thread.cluster_phase = 0;
+    thread.groups.clear();
+    thread.open_group.clear();
+    prepare(thread.stack, thread_body);
+  }
+  poison_shared();
+  if (launch.cluster == 1) return begin_block();
+  block.image.store();
+  exchange_shared(rank);
+  begin_block();
+  exchange_shared(rank);
+}
+
+}  // namespace
+
+void run_cluster(unsigned number) {
+  for (unsigned rank = 0; rank < launch.cluster; ++rank)
+    begin_block_of_cluster(rank, number + rank);
+  cluster_live = cluster.size() * cluster[0].threads.size();
+  cluster_met = 0;
+  ++cluster_epoch;
+  std::vector<int> turns;
+  for (;;) {
+    bool progress = false, all_done = true;
+    permute(&turns, static_cast<int>(launch.cluster));
+    for (int rank : turns) {
+      Block& block = cluster[rank];
+      if (block.done) continue;
+      resume(rank);
+      progress |= run_block();
+      if (failed) return;
+      block.done = is_done(threads);
+      all_done &= block.done;
+      put_aside();
+    }
+    if (all_done) return;
+    if (!progress) {
+      for (int rank : turns) {
+        if (cluster[rank].done) continue;
+        resume(rank);
+        return fail_deadlock();
+      }
+    }
+  }
+}
+
+extern "C" {
+
+void emu_cluster_arrive(const char* site) {
+  if (running->cluster_phase == cluster_epoch) {
+    emu_fail(site, "a thread arrives twice at one barrier of the cluster");
+  }
+  running->cluster_phase = cluster_epoch;
+  ++cluster_met;
+  try_cluster_barrier();
+}
+
+void emu_cluster_wait(const char* site) {
+  if (!running->cluster_phase) emu_fail(site, "a thread waits for a cluster without arriving");
+  emu_wait_until(site, cluster_has_met, running);
+}
+
+const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site) {
+  if (rank >= cluster.size()) {
+    emu_fail(site, "block %u of a cluster of %zu", rank, cluster.size());
+  }
+  const uintptr_t address = shared_place.dynamic + offset;
+  if (rank == own_rank) {
+    emu_access(reinterpret_cast<const void*>(address), bytes, false, site);
+    return reinterpret_cast<const void*>(address);
+  }
+  Block& block = cluster[rank];
+  if (block.done) {
+    emu_fail(
+        site, "read of the shared memory of block %u of the cluster, which has returned", rank);
+  }
+  if (offset + bytes > shared_place.dynamic_bytes) {
+    emu_fail(
+        site, "read of byte %u of the shared memory of another block, which has %zu", offset,
+        shared_place.dynamic_bytes);
+  }
+  check_far_read(rank, address, bytes, site);
+  return block.image.dynamic.data() + offset;
+}
+
+}  // extern "C"
 
 const char* file_name(const char* site) {
   const char* slash = strrchr(site, '/');

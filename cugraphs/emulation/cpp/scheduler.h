@@ -13,7 +13,8 @@ struct LaunchState {
   EmuFunction function;
   void** arguments;
   EmuIndex grid, block, block_index;
-  long spins = 0;  // atomics since the last barrier
+  unsigned cluster;  // blocks in x that run together
+  long spins = 0;    // atomics since the last barrier
 };
 extern LaunchState launch;
 
@@ -30,6 +31,6 @@ bool coin();                                       // random, from the seed
 void permute(std::vector<int>* turns, int count);  // 0 to count - 1 in the chosen order
 
 void prepare_threads(unsigned count);
-void run_block(unsigned number);  // until every thread has returned, or something failed
-void block_thread(State state);   // gives the turn away
+void run_cluster(unsigned number);  // until every thread has returned, or something failed
+void block_thread(State state);     // gives the turn away
 void try_collective(const Thread& first);

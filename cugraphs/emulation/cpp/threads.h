@@ -21,6 +21,7 @@ struct Thread {
   int number, lane, warp;
   State state;
   bool waited_for_previous;  // has called griddepcontrol.wait
+  uint32_t cluster_phase;    // the barrier of the cluster at which it has arrived last
   const char* site;          // of the collective that it waits in
 
   EmuVote vote;  // at a barrier
@@ -45,9 +46,11 @@ struct Thread {
 extern Thread* running;
 extern uint32_t block_number;              // of this launch, from 1
 extern uint32_t barrier_epoch;             // grows at each barrier and block
+extern uint32_t cluster_epoch;             // grows at each barrier of a cluster
 extern std::vector<uint16_t> warp_epochs;  // grow at each __syncwarp of the warp
 extern bool fenced;                        // the block has called __threadfence
 extern bool programmatic;                  // the launch may begin before the previous one ends
+extern bool settles;                       // it lets the next one begin only after its wait
 extern bool failed;
 
 // Records the first failure and, in a thread, leaves it for good. `pc` is an address in the kernel's

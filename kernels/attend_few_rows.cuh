@@ -1,0 +1,454 @@
+// Decode attention of few rows, by a block for each part of a row and KV head, on sm_90a: fp16 and bf16,
+// head_dim a multiple of 32, cache blocks of 16 tokens or a multiple, at most 8 query heads to a KV head.
+//
+// With few rows a launch is a chain of latencies: length, block table, K, V, the fold. So nothing is
+// planned: each of a row's blocks takes an equal run of pieces of 16 tokens, by its number alone, and
+// each of its warps every kWarps-th piece of that. What the launch before does not write is read before
+// the wait for it: lengths, tables, and K and V but for the piece with the row's newest token. As in
+// `Pieces`, a piece of K or V of a head is one copy, and lies in shared memory as in the cache; there
+// the order of its columns in fragments is told. The last of a row's blocks folds what they have found.
+#pragma once
+#include "attend_tiles.cuh"
+#include "online_softmax.cuh"
+#include "ptx_sm90.cuh"
+
+// Attention of the query heads of one KV head to pieces of K and V in shared memory, by a warp.
+template <typename T, int kHeadDim>
+struct PieceSums {
+  static constexpr int kTokens = 16;
+  static constexpr int kElements = kTokens * kHeadDim;
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
+  static constexpr bool kKeysSwap = kKeyLoads % 2 == 0;
+  static constexpr int kColumns = kHeadDim / 8;             // of V, of a lane
+  static constexpr int kValueWidth = kColumns % 8 ? 4 : 8;  // of a load
+  static constexpr int kValueLoads = kColumns / kValueWidth;
+  static_assert(kHeadDim % 32 == 0, "whole vectors for each lane");
+
+  template <int kCount>
+  struct alignas(4 * kCount) Words {
+    unsigned words[kCount];
+  };
+
+  Words<4> queries[kKeyLoads];
+  float sums[kSteps][4] = {};
+  float highest = kLowest, total = 0.0f;  // of the head lane / 4; the total of this lane's tokens
+  unsigned high[2], low[2];               // the weights of the piece, as two numbers of T
+
+  __device__ __forceinline__ void load_queries(const T* q, int heads) {  // [heads, head_dim]
+    const int lane = threadIdx.x % 32, lane_row = lane / 4;
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      queries[j] = Words<4>{};
+      const T* from = q + lane_row * kHeadDim + (j * 4 + lane % 4) * 8;
+      if (lane_row < heads) queries[j] = *reinterpret_cast<const Words<4>*>(from);
+    }
+  }
+
+  // The weights of the piece's tokens, of which the first `tokens` count.
+  __device__ __forceinline__ void weigh(const T* piece, int tokens, float scale_log2) {
+    const int lane = threadIdx.x % 32, lane_row = lane / 4, lane_pair = lane % 4 * 2;
+    float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
+    const T* keys = piece + lane_row * kHeadDim + lane % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      const Words<4>&first = queries[j], &second = queries[kKeysSwap ? j ^ 1 : j];
+      const int place = kKeysSwap ? j ^ lane_row % 2 : j;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto loaded =
+            *reinterpret_cast<const Words<4>*>(keys + half * 8 * kHeadDim + place * 32);
+#pragma unroll
+        for (int w = 0; w < 4; w += 2) {
+          const unsigned a[4] = {first.words[w], second.words[w], first.words[w + 1],
+                                 second.words[w + 1]};
+          const unsigned b[2] = {loaded.words[w], loaded.words[w + 1]};
+          mma_m16n8k16<T>(scores[half], a, b);
+        }
+      }
+    }
+    float best = highest;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if constexpr (kKeysSwap) scores[j][1] = scores[j][3];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const bool counts = j * 8 + lane_pair + i < tokens;
+        scores[j][i] = counts ? __fmul_rn(scores[j][i], scale_log2) : kLowest;
+        best = fmaxf(best, scores[j][i]);
+      }
+    }
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+    const float keep = exp2_for<T>(highest - best);
+    const bool rescale = best > highest;
+    highest = best;
+    float added = 0.0f;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float weights[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        weights[i] = exp2_for<T>(scores[j][i] - best + kLargestWeightLog2<T>);
+        added += weights[i];
+      }
+      split_pair<T>(weights[0], weights[1], high[j], low[j]);
+    }
+    total = fmaf(total, keep, added);
+    if (!__any_sync(0xffffffffu, rescale)) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float factor = __shfl_sync(0xffffffffu, keep, (lane_pair + i) * 4);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        sums[step][i] *= factor;
+        sums[step][i + 2] *= factor;
+      }
+    }
+  }
+
+  // Adds the piece of V, each token as often as it weighs. What lies after the first `tokens`, maybe
+  // NaN, is cleared.
+  __device__ __forceinline__ void add(T* piece, int tokens) {
+    const int lane = threadIdx.x % 32, lane_row = lane / 4, lane_pair = lane % 4 * 2;
+    if (tokens < kTokens) {
+      for (int i = tokens * kHeadDim + lane * 8; i < kElements; i += 32 * 8) {
+        *reinterpret_cast<Words<4>*>(piece + i) = Words<4>{};
+      }
+      __syncwarp();
+    }
+    using Values = Words<kValueWidth / 2>;
+    const T* values = piece + lane_pair * kHeadDim + lane_row * kColumns;
+#pragma unroll
+    for (int j = 0; j < kValueLoads; ++j) {
+      Values loaded[4];  // of tokens lane_pair, the next, and 8 later
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int token = i / 2 * 8 + i % 2;
+        loaded[i] = *reinterpret_cast<const Values*>(values + token * kHeadDim + j * kValueWidth);
+      }
+#pragma unroll
+      for (int w = 0; w < kValueWidth / 2; ++w) {
+        const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
+                               __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
+                               __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
+                               __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
+        const int step = j * (kValueWidth / 2) + w;
+        mma_m16n8k16<T>(sums[step], a, high);
+        mma_m16n8k16<T>(sums[step], a, low);
+      }
+    }
+  }
+
+  // Calls store(head, column, sum) for what this lane has.
+  template <typename Store>
+  __device__ __forceinline__ void for_each_sum(const Store& store) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        store(lane % 4 * 2 + i % 2, lane / 4 * kColumns + step * 2 + i / 2, sums[step][i]);
+      }
+    }
+  }
+};
+
+template <typename T, int kHeadDim, int kWarps, int kAhead, bool kClusters>
+struct FewRows {
+  using Sums = PieceSums<T, kHeadDim>;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kHeads = 8;  // at most so many
+  static constexpr int kTokens = Sums::kTokens, kPiece = Sums::kElements;
+  static constexpr int kRing = 2 * kAhead * kPiece;     // of a warp
+  static constexpr int kBarriers = kWarps * kRing * 2;  // where they are in shared memory
+  static constexpr int kStride = kHeadDim + 4;          // of results of heads
+  static constexpr int kBatch = 8;  // parts that are loaded before they are folded
+  static_assert(kHeads * kStride * 4 <= kRing * 2, "a warp's result takes the place of its ring");
+
+  // Four columns of a head's result. In memory a result is [heads][kStride] floats: the sums of a head's
+  // columns, its highest score, its total.
+  struct Four {
+    float highest = kLowest, total = 0.0f, sums[4] = {};
+  };
+  static __device__ __forceinline__ void fold_next(Four& all, const Four& next) {
+    const float best = fmaxf(all.highest, next.highest);
+    const float keep = exp2_for<T>(all.highest - best), scale = exp2_for<T>(next.highest - best);
+    all.highest = best;
+    all.total = fmaf(next.total, scale, __fmul_rn(all.total, keep));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      all.sums[i] = fmaf(next.sums[i], scale, __fmul_rn(all.sums[i], keep));
+    }
+  }
+  static __device__ __forceinline__ Four four(const float4& sums, const float2& rest) {
+    Four found;
+    found.highest = rest.x;
+    found.total = rest.y;
+    found.sums[0] = sums.x;
+    found.sums[1] = sums.y;
+    found.sums[2] = sums.z;
+    found.sums[3] = sums.w;
+    return found;
+  }
+
+  static __device__ __forceinline__ void run(
+      T* __restrict__ out,
+      const T* q,
+      const T* k_cache,
+      const T* v_cache,
+      const int* block_tables,
+      const int* row_ids,
+      const int* seq_lens,
+      float* workspace,
+      int* arrivals,
+      int kv_heads,
+      int group,
+      int block_size,
+      int max_blocks,
+      float scale_log2) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const int rank = blockIdx.x, ranks = gridDim.x, kv_head = blockIdx.y, row = blockIdx.z;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int length = load_early(seq_lens + row), row_id = load_early(row_ids + row);
+    T* const ring = reinterpret_cast<T*>(smem) + warp * kRing;
+    const unsigned barriers = shared_address(smem + kBarriers) + warp * kAhead * 16;
+    if (lane < 2 * kAhead) mbarrier_init(barriers + lane * 8, 1);
+    mbarrier_init_done();
+    __syncwarp();
+
+    const int pieces = (length + kTokens - 1) / kTokens,
+              share = max(1, (pieces + ranks - 1) / ranks);
+    const int used = (pieces + share - 1) / share;  // blocks of the row that have pieces
+    const int first = min(rank * share, pieces), end = min(first + share, pieces);
+    const int own_pieces = max(0, (end - first - warp + kWarps - 1) / kWarps);  // of this warp
+    const auto piece_of = [&](int n) { return first + n * kWarps + warp; };
+    const int* block_table = block_tables + static_cast<long long>(row_id) * max_blocks;
+    const auto block_of = [&](int n) {
+      return n < own_pieces ? load_early(block_table + piece_of(n) * kTokens / block_size) : 0;
+    };
+    const auto place_of = [&](int n, int which) { return n % kAhead * 2 + which; };
+    const auto barrier_of = [&](int n, int which) { return barriers + place_of(n, which) * 8; };
+    const auto tile_of = [&](int n, int which) { return ring + place_of(n, which) * kPiece; };
+    const auto copy = [&](int n, int which, int block) {  // by one lane
+      const long long head = static_cast<long long>(block) * kv_heads + kv_head;
+      const T* from = (which ? v_cache : k_cache) +
+                      (head * block_size + piece_of(n) * kTokens % block_size) * kHeadDim;
+      mbarrier_arrive_expecting(barrier_of(n, which), kPiece * 2);
+      copy_bytes(shared_address(tile_of(n, which)), from, kPiece * 2, barrier_of(n, which));
+    };
+
+    // Lane l knows the blocks of the warp's pieces l, l + 32 and so on, and begins the copies of the
+    // first ones; that of the row's last piece, in which the newest token is, after the wait.
+    int blocks = block_of(lane), later_blocks = 0;
+    const bool begins = lane < kAhead && lane < own_pieces;
+    const bool settled = piece_of(lane) < pieces - 1;
+    const auto begin_copies = [&] {
+      copy(lane, 0, blocks);
+      copy(lane, 1, blocks);
+    };
+    if (begins && settled) begin_copies();
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    if (begins && !settled) begin_copies();
+
+    const long long at = (static_cast<long long>(row) * kv_heads + kv_head) * group * kHeadDim;
+    if (length <= 0) {
+      for (int i = rank * kThreads + threadIdx.x; i < group * kHeadDim; i += ranks * kThreads) {
+        out[at + i] = from_float<T>(0.0f);
+      }
+    }
+    if (rank >= used && (!kClusters || used <= 1)) return;
+
+    if (own_pieces > 0) {
+      Sums sums;
+      sums.load_queries(q + at, group);
+      for (int n = 0; n < own_pieces; ++n) {
+        if (n % 32 == 0) later_blocks = block_of(n + 32 + lane);
+        const int next = n % 32 + kAhead;
+        const int block = __shfl_sync(0xffffffffu, next < 32 ? blocks : later_blocks, next % 32);
+        if (n % 32 == 31) blocks = later_blocks;
+        const bool copies = lane == 0 && n + kAhead < own_pieces;
+        const int tokens = length - piece_of(n) * kTokens;
+        mbarrier_wait(barrier_of(n, 0), n / kAhead % 2);
+        sums.weigh(tile_of(n, 0), tokens, scale_log2);
+        __syncwarp();
+        if (copies) copy(n + kAhead, 0, block);
+        mbarrier_wait(barrier_of(n, 1), n / kAhead % 2);
+        sums.add(tile_of(n, 1), tokens);
+        __syncwarp();
+        if (copies) copy(n + kAhead, 1, block);
+      }
+      float* result = reinterpret_cast<float*>(ring);
+      sums.for_each_sum([&](int head, int column, float sum) {
+        if (head < group) result[head * kStride + column] = sum;
+      });
+      const float total = lanes_sum<4>(sums.total);
+      if (lane % 4 == 0) {
+        result[lane / 4 * kStride + kHeadDim] = sums.highest;
+        result[lane / 4 * kStride + kHeadDim + 1] = total;
+      }
+    }
+
+    const auto store = [&](int head, int column, const Four& all) {
+      Pack<T, 4> rounded;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rounded.v[i] = from_float<T>(all.sums[i] / all.total);
+      *reinterpret_cast<Pack<T, 4>*>(out + at + head * kHeadDim + column) = rounded;
+    };
+    if constexpr (kClusters) {
+      const int of_last = pieces - (used - 1) * share, warps = min(kWarps, share);
+      const int parts = (used - 1) * warps + min(kWarps, of_last);
+      if (used > 1) {
+        cluster_arrive();
+        cluster_wait();
+        fold_cluster(group, parts, warps, rank * kWarps + warp, ranks * kWarps, store);
+        cluster_arrive();
+        cluster_wait();  // nobody leaves while others read its shared memory
+      } else {
+        __syncthreads();
+        fold_cluster(group, parts, warps, warp, kWarps, store);
+      }
+    } else {
+      __syncthreads();
+      const long long place = (static_cast<long long>(row) * kv_heads + kv_head) * ranks;
+      float* const results = workspace + place * group * kStride;
+      fold_block(
+          group, min(kWarps, end - first), used > 1 ? results + rank * group * kStride : nullptr,
+          store);
+      int* count = arrivals + row * kv_heads + kv_head;
+      if (used > 1 && is_last(count, used)) {
+        if (threadIdx.x == 0) *count = 0;  // as it was
+        fold_parts_of_row(group, used, results, store);
+      }
+    }
+  }
+
+  // Folds what the warps of a cluster have found, in their order: of `parts` warps, so many of each block.
+  // Four lanes take 16 columns, eight such teams every eighth part; warps take turns.
+  template <typename Store>
+  static __device__ __forceinline__ void fold_cluster(
+      int group, int parts, int warps, int first, int stride, const Store& store) {
+    constexpr int kLaneTeams = 8, kPartsAhead = 4;
+    extern __shared__ __align__(128) unsigned char smem[];
+    const unsigned own = shared_address(smem);
+    const int lane = threadIdx.x % 32;
+    for (int run = first; run < group * kHeadDim / 16; run += stride) {
+      const int head = run * 16 / kHeadDim, column = run * 16 % kHeadDim + lane % 4 * 4;
+      Four all;
+      for (int part = lane / 4; part < parts; part += kLaneTeams * kPartsAhead) {
+        Four next[kPartsAhead];
+#pragma unroll
+        for (int k = 0; k < kPartsAhead; ++k) {
+          const int from = min(part + kLaneTeams * k, parts - 1);
+          const unsigned of_head = cluster_address(own, from / warps) +
+                                   (from % warps * (kRing / 2) + head * kStride) * 4;
+          float rest[2];
+          load_of_cluster(next[k].sums, of_head + column * 4);
+          load_of_cluster(rest, of_head + kHeadDim * 4);
+          next[k].highest = rest[0];
+          next[k].total = rest[1];
+        }
+#pragma unroll
+        for (int k = 0; k < kPartsAhead; ++k) {
+          if (part + kLaneTeams * k < parts) fold_next(all, next[k]);
+        }
+      }
+#pragma unroll
+      for (int bit = 4; bit < 32; bit *= 2) {
+        Four other;
+        other.highest = __shfl_xor_sync(0xffffffffu, all.highest, bit);
+        other.total = __shfl_xor_sync(0xffffffffu, all.total, bit);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) other.sums[i] = __shfl_xor_sync(0xffffffffu, all.sums[i], bit);
+        fold_next(all, other);
+      }
+      if (lane < 4) store(head, column, all);
+    }
+  }
+
+  // Folds what the block's first `parts` warps have found, into `result`; where that is null, into what is
+  // stored.
+  template <typename Store>
+  static __device__ __forceinline__ void fold_block(
+      int group, int parts, float* result, const Store& store) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    for (int i = threadIdx.x; i < group * kHeadDim / 4; i += kThreads) {
+      const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
+      const float* of_head = reinterpret_cast<const float*>(smem) + head * kStride;
+      Four all;
+      for (int w = 0; w < parts; ++w, of_head += kRing / 2) {
+        fold_next(
+            all, four(
+                     *reinterpret_cast<const float4*>(of_head + column),
+                     *reinterpret_cast<const float2*>(of_head + kHeadDim)));
+      }
+      if (result == nullptr) {
+        store(head, column, all);
+        continue;
+      }
+      float* to = result + head * kStride;
+      *reinterpret_cast<float4*>(to + column) =
+          make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
+      if (column == 0) {
+        *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(all.highest, all.total);
+      }
+    }
+  }
+
+  // Folds the results of a row's blocks, in their order. Threads are teams of one for each four columns,
+  // which take the parts in turn.
+  template <typename Store>
+  static __device__ __forceinline__ void fold_parts_of_row(
+      int group, int parts, const float* results, const Store& store) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const int fours = group * kHeadDim / 4, teams = max(1, kThreads / fours);
+    const int team = teams > 1 ? threadIdx.x / fours : 0;
+    for (int i = threadIdx.x - team * fours; i < fours; i += kThreads) {
+      const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
+      Four all;
+      for (int begin = team; begin < parts; begin += kBatch * teams) {
+        float4 sums[kBatch];
+        float2 rest[kBatch];
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+          const int part = min(begin + k * teams, parts - 1);
+          const float* of_head = results + (part * group + head) * kStride;
+          sums[k] = load_from_others(reinterpret_cast<const float4*>(of_head + column));
+          rest[k] = load_from_others(reinterpret_cast<const float2*>(of_head + kHeadDim));
+        }
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+          if (begin + k * teams < parts) fold_next(all, four(sums[k], rest[k]));
+        }
+      }
+      if (teams == 1) {
+        store(head, column, all);
+      } else if (team < teams) {
+        reinterpret_cast<Four*>(smem)[threadIdx.x] = all;
+      }
+    }
+    if (teams == 1) return;
+    __syncthreads();
+    if (threadIdx.x < fours) {
+      const Four* of_teams = reinterpret_cast<const Four*>(smem) + threadIdx.x;
+      Four all = of_teams[0];
+      for (int t = 1; t < teams; ++t) fold_next(all, of_teams[t * fours]);
+      store(threadIdx.x * 4 / kHeadDim, threadIdx.x * 4 % kHeadDim, all);
+    }
+  }
+
+  // Whether this block is the last of `blocks` that come here; then it sees all their results. The count is
+  // 0 before.
+  static __device__ __forceinline__ bool is_last(int* count, int blocks) {
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      last = atomicAdd(count, 1) == blocks - 1;
+      __threadfence();
+    }
+    __syncthreads();
+    return last;
+  }
+};
