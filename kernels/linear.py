@@ -33,6 +33,7 @@ from cugraphs.kernel import (
 
 from .benchmark_sizes import MATRICES
 from .case_arrays import Make, normal
+from .held_rows import held_shape
 from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
@@ -88,15 +89,15 @@ def launches(
     sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
     if not batch_invariant and streams(tokens, in_features, dtype):
         shape = stream_shape(tokens, in_features, out_features)
-        return (
-            Launch(
-                function=shape.function("linear_stream", dtype),
-                grid=(shape.blocks, 1, 1),
-                block=shape.threads,
-                scalars=sizes,
-                programmatic=True,
-            ),
+        stream = Launch(
+            function=shape.function("linear_stream", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=sizes,
+            programmatic=True,
         )
+        held = held_shape(tokens, in_features, out_features, dtype)
+        return (held.launch("linear_held", dtype, stream) if held else stream,)
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
     if tokens > FEW_ROWS:

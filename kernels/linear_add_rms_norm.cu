@@ -7,8 +7,39 @@
 // of T a load; a thread keeps its kHeld vectors of the row in registers, and all loads are under way
 // before the first is used.
 #include "common.cuh"
+#include "held_rows.cuh"
 #include "linear_tiles.cuh"
 #include "ptx.cuh"
+
+// The products' sums over a part of in_features, blockIdx.y, as linear_tiles leaves them.
+template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
+__global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
+    float* workspace,              // [parts, tokens, out_features]
+    const T* x,                    // [tokens, in_features]
+    const T* __restrict__ weight,  // [out_features, in_features]
+    int tokens,
+    int in_features,
+    int out_features) {
+  using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
+  const int first_k = blockIdx.y * Stream::kPart;
+  const long long columns = out_features;
+  float* const sums_of_part = workspace + blockIdx.y * (tokens * columns);
+  const typename Stream::RowsInOrder weight_row = {out_features};
+  const auto begin_row = [](int, int) {};
+  const auto begin = [](int, int, int, int) {};
+  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[Stream::kGroups]) {
+    const int first = unit * Stream::kColumns + column;
+#pragma unroll
+    for (int g = 0; g < Stream::kGroups; ++g) {
+      const int output = first + g * Stream::kGroupColumns;
+      if (output < out_features) sums_of_part[row * columns + output] = sums[g];
+    }
+  };
+  const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
+  Stream::run(
+      weight_row, begin_row, begin, finish, x + first_k, weight + first_k, units, tokens,
+      in_features);
+}
 
 template <typename T, int kWidth, int kThreads, int kHeld, int kParts>
 __global__ void __launch_bounds__(kThreads, 1) linear_add_rms_norm(

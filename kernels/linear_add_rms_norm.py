@@ -10,6 +10,7 @@ rounded; so the results are those of LINEAR, ADD and RMS_NORM, one after the oth
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from cugraphs.kernel import (
 
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
+from .held_rows import HELD_ARCH, MAX_PARTS, HeldShape, held_shape
 from .launch_shapes import row_shape, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
@@ -89,28 +91,47 @@ def check(axes: Axes, *, eps: float) -> None:
 
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
-    """Tiles that leave the sums of parts, then one block a row."""
-    tokens, out_features = axes["tokens"], axes["out_features"]
+    """Products that leave the sums of parts, then one block a row."""
     parts = few_rows_parts(axes["in_features"])
+    tiles, add = few_rows_tiles(axes, dtype, parts), _add_launch(axes, dtype, eps, parts)
+    held = _held_shape(axes, dtype)
+    if held is None:
+        return tiles, add
+    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
+    products = replace(
+        held.launch("linear_parts_held", dtype, tiles),
+        scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
+        operands=(WORKSPACE, "x", "weight"),
+    )
+    own_add = _add_launch(axes, dtype, eps, held.parts)
+    return products, replace(own_add, arch=HELD_ARCH, elsewhere=(add,))
+
+
+def _held_shape(axes: Axes, dtype: str) -> HeldShape | None:
+    sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
+    return held_shape(*sizes, dtype, max_parts=MAX_PARTS)
+
+
+def _add_launch(axes: Axes, dtype: str, eps: float, parts: int) -> Launch:
+    tokens, out_features = axes["tokens"], axes["out_features"]
     width = vector_width(dtype, out_features)
     threads, held = row_shape(out_features // width)
     arguments = (CUDA_TYPES[dtype], width, threads, held, parts)
-    return (
-        few_rows_tiles(axes, dtype, parts),
-        Launch(
-            function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
-            grid=(tokens, 1, 1),
-            block=threads,
-            scalars=(np.int32(out_features), np.float32(eps)),
-            operands=("sum", "out", WORKSPACE, "residual", "gain", "bias"),
-            programmatic=True,
-        ),
+    return Launch(
+        function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
+        grid=(tokens, 1, 1),
+        block=threads,
+        scalars=(np.int32(out_features), np.float32(eps)),
+        operands=("sum", "out", WORKSPACE, "residual", "gain", "bias"),
+        programmatic=True,
     )
 
 
 def workspace(axes: Axes, dtype: str, *, eps: float) -> int:
-    """The sums of the parts."""
-    return 4 * few_rows_parts(axes["in_features"]) * axes["tokens"] * axes["out_features"]
+    """The sums of the parts, wherever it runs."""
+    held = _held_shape(axes, dtype)
+    parts = max(few_rows_parts(axes["in_features"]), held.parts if held else 0)
+    return 4 * parts * axes["tokens"] * axes["out_features"]
 
 
 def _inputs(

@@ -14,6 +14,7 @@ import numpy as np
 from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
 
 from .case_arrays import Make, normal
+from .held_rows import held_shape
 from .linear import LINEAR
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import (
@@ -57,15 +58,15 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight."""
     tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
     shape = stream_shape(tokens, in_features, 2 * inter)
-    return (
-        Launch(
-            function=shape.function("linear_swiglu", dtype),
-            grid=(shape.blocks, 1, 1),
-            block=shape.threads,
-            scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
-            programmatic=True,
-        ),
+    stream = Launch(
+        function=shape.function("linear_swiglu", dtype),
+        grid=(shape.blocks, 1, 1),
+        block=shape.threads,
+        scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
+        programmatic=True,
     )
+    held = held_shape(tokens, in_features, 2 * inter, dtype)
+    return (held.launch("linear_swiglu_held", dtype, stream) if held else stream,)
 
 
 def _inputs(tokens: int, in_features: int, inter: int) -> Make:
