@@ -109,6 +109,17 @@ def _few_pairs(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, .
     return (*caches, x, positions, slots, normal(rng, dtype, (6, 256), 0.1), cos_sin)
 
 
+def _sixteen_rows(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """More rows than a half of a fragment, some of them dead."""
+    caches = [normal(rng, dtype, (3, 2, 16, 16)) for _ in range(2)]
+    x, weight = normal(rng, dtype, (16, 256)), normal(rng, dtype, (128, 256), 256**-0.5)
+    positions = int32(rng.integers(0, 40, 16))
+    slots = int32(rng.permutation(np.arange(1, 48))[:16])
+    slots[[2, 9]] = -1
+    cos_sin = rng.uniform(-1, 1, (40, 16)).astype(np.float32)
+    return (*caches, x, positions, slots, weight, cos_sin, normal(rng, dtype, (128,)))
+
+
 LINEAR_ROPE_APPEND = Kernel(
     name="linear_rope_append",
     operands=(
@@ -141,5 +152,6 @@ LINEAR_ROPE_APPEND = Kernel(
         _of_rope("slot_0", 256),
         _of_rope("attention_scaling", 256),
         Case("few_pairs", _few_pairs, {"q_size": 2}),
+        Case("sixteen_rows", _sixteen_rows, {"q_size": 64}),
     ),
 )
