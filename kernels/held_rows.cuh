@@ -17,6 +17,7 @@
 #include "ptx_sm90.cuh"
 
 constexpr int kHeldThreads = 256;
+constexpr int kHeldBounds = 384;  // threads that there are registers for: a row-wise block fits beside it
 
 template <typename T, int kHalves_, int kSteps, int kDepths, int kStages>
 struct HeldRows {
@@ -31,6 +32,7 @@ struct HeldRows {
   static constexpr int kPart = kDepths * kDepth;  // of in_features that a launch multiplies
   static constexpr int kPitch = kDepth + kStep;  // of a stage's rows: 8 lanes read different banks
   static constexpr int kStage = kColumns * kPitch;
+  static constexpr int kFlight = 3;
   static constexpr int kBarrierBytes = 8;  // after the stages, one for each
 
   using Words = Pack<unsigned, 4>;
@@ -129,17 +131,18 @@ struct HeldRows {
         const int n = turn * kDepths + depth;
         mbarrier_wait(barrier_of(n), n / kStages % 2);
         const T* stage = ring + n % kStages * kStage + lane / 4 * kPitch + first_k;
+        unsigned weights[2][4];
+        load_shared(weights[0], stage);
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
-          const Words weights = *reinterpret_cast<const Words*>(stage + step * kStep);
+          if (step + 1 < kSteps) load_shared(weights[(step + 1) % 2], stage + (step + 1) * kStep);
           const Words& upper = held[depth][step][0];
           const Words lower = kHalves > 1 ? held[depth][step][kHalves - 1] : Words{};
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const unsigned a[4] = {upper.v[2 * i], lower.v[2 * i], upper.v[2 * i + 1],
-                                   lower.v[2 * i + 1]};
-            const unsigned b[2] = {weights.v[2 * i], weights.v[2 * i + 1]};
-            mma_m16n8k16<T>(sums[i], a, b);
+          for (int i = 0; i < 4; i += 2) {
+            const unsigned a[4] = {upper.v[i], lower.v[i], upper.v[i + 1], lower.v[i + 1]};
+            const unsigned b[2] = {weights[step % 2][i], weights[step % 2][i + 1]};
+            mma_m16n8k16<T>(sums[i / 2], a, b);
           }
         }
         if (depth == kDepths - 1) {
@@ -151,7 +154,7 @@ struct HeldRows {
           }
         }
         __syncthreads();  // no warp reads the stage any more, and the sums are there
-        if (warp == 0) fill(n + kStages);
+        if (warp == 0 && n + kFlight >= kStages) fill(n + kFlight);
       }
       if (!finishes) continue;
 #pragma unroll

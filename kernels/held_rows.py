@@ -20,6 +20,8 @@ _THREADS = 256
 _WARP_STEP = 256  # elements of k that a block's warps multiply in a step
 _MAX_STEPS = 8  # in a stage
 _MAX_DEPTHS = 2  # stages of a unit, all of whose x is in registers
+_MAX_HELD = 32  # vectors of x that a thread has
+_MAX_HELD_BESIDE = 28  # where a row-wise block is to fit beside, which adds parts
 MAX_PARTS = 8  # of in_features, where another launch adds their sums
 _COLUMNS = 8  # of a unit
 _PITCH = 64  # bytes between rows in a stage
@@ -81,13 +83,16 @@ def held_shape(
     """
     if dtype not in STREAM_DTYPES or not MIN_ROWS <= tokens <= MAX_ROWS:
         return None
+    halves = -(-tokens // _HALF)
+    most = _MAX_HELD if max_parts == 1 else _MAX_HELD_BESIDE
     for parts in range(1, max_parts + 1):
         for depths in range(1, _MAX_DEPTHS + 1):
             steps, rest = divmod(in_features, parts * depths * _WARP_STEP)
-            if rest == 0 and 1 <= steps <= _MAX_STEPS:
+            held = depths * steps * halves
+            if rest == 0 and 1 <= steps <= _MAX_STEPS and held <= most:
                 units = -(-columns // _COLUMNS)
                 return HeldShape(
-                    halves=-(-tokens // _HALF),
+                    halves=halves,
                     steps=steps,
                     depths=depths,
                     parts=parts,

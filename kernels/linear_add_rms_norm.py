@@ -33,7 +33,7 @@ from cugraphs.kernel import (
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
 from .held_rows import HELD_ARCH, MAX_PARTS, HeldShape, held_shape
-from .launch_shapes import row_shape, vector_width
+from .launch_shapes import block_threads, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
 from .stream_linear import STREAM_DTYPES, stream_benchmarks
@@ -115,7 +115,9 @@ def _held_shape(axes: Axes, dtype: str) -> HeldShape | None:
 def _add_launch(axes: Axes, dtype: str, eps: float, parts: int) -> Launch:
     tokens, out_features = axes["tokens"], axes["out_features"]
     width = vector_width(dtype, out_features)
-    threads, held = row_shape(out_features // width)
+    vectors = out_features // width
+    threads = block_threads(-(-vectors // 2))
+    held = -(-vectors // threads)
     arguments = (CUDA_TYPES[dtype], width, threads, held, parts)
     return Launch(
         function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
