@@ -17,7 +17,7 @@
 #include "ptx_sm90.cuh"
 
 constexpr int kHeldThreads = 256;
-constexpr int kHeldBounds = 384;  // threads that there are registers for: a row-wise block fits beside it
+constexpr int kHeldBeside = 384;  // threads that registers must do for, so that a row-wise block fits beside
 
 template <typename T, int kHalves_, int kSteps, int kDepths, int kStages>
 struct HeldRows {
@@ -154,7 +154,7 @@ struct HeldRows {
           }
         }
         __syncthreads();  // no warp reads the stage any more, and the sums are there
-        if (warp == 0 && n + kFlight >= kStages) fill(n + kFlight);
+        if (warp == 0 && (n < kFlight || n >= kStages)) fill(n < kFlight ? n + kStages : n + kFlight);
       }
       if (!finishes) continue;
 #pragma unroll

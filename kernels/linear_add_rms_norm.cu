@@ -13,7 +13,7 @@
 
 // The products' sums over a part of in_features, blockIdx.y, as linear_tiles leaves them.
 template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
-__global__ void __launch_bounds__(kHeldBounds, 1) linear_parts_held(
+__global__ void __launch_bounds__(kHeldBeside, 1) linear_parts_held(
     float* workspace,              // [parts, tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]

@@ -881,6 +881,158 @@ MUTATIONS: tuple[Mutation, ...] = (
             "",
         ),
     ),
+    # ------------------------------------------------------------------------------- held_rows
+    *_bugs(
+        "linear",
+        "held_rows.cuh",
+        ("held: no wait for the launch before", "    wait_for_previous_kernel();\n", ""),
+        (
+            "held: weights after the last row are read",
+            "return min(unit * kColumns + column, out_features - 1);",
+            "return unit * kColumns + column;",
+        ),
+        (
+            "held: rows of x after the last are read",
+            "min(lane / 4 + 8 * half, tokens - 1)",
+            "lane / 4 + 8 * half",
+        ),
+        (
+            "the ring's barriers of another stage",
+            "barriers + n % kStages * kBarrierBytes",
+            "barriers",
+        ),
+        (
+            "a stage is read before it is there",
+            "        mbarrier_wait(barrier_of(n), n / kStages % 2);\n",
+            "",
+        ),
+        ("the other phase is waited for", "n / kStages % 2", "1 - n / kStages % 2"),
+        ("more bytes expected than come", "kColumns * kDepth * 2);", "kColumns * kPitch * 2);"),
+        ("rows of the weight too few", "if (lane < kColumns) {", "if (lane < kColumns - 1) {"),
+        ("the first stage of a unit again", "+ n % kDepths * kDepth, kDepth", ", kDepth"),
+        (
+            "the first unit's weights again",
+            "weight_row(begin + n / kDepths, lane)",
+            "weight_row(begin, lane)",
+        ),
+        (
+            "barriers are used before they are initialised",
+            "      mbarrier_init_done();\n    }\n    __syncthreads();\n",
+            "      mbarrier_init_done();\n    }\n",
+        ),
+        ("warps multiply the same k", "warp * kWarpDepth + lane", "lane"),
+        ("x of the first stage for all", "i / kSteps * kDepth + i % kSteps", "i % kSteps"),
+        (
+            "the second half of the rows is the first",
+            "held[depth][step][kHalves - 1]",
+            "held[depth][step][0]",
+        ),
+        (
+            "held: a step of a load's elements left out",
+            "for (int i = 0; i < 4; i += 2) {",
+            "for (int i = 0; i < 2; i += 2) {",
+        ),
+        (
+            "the next step's weights",
+            "weights[step % 2][i], weights",
+            "weights[(step + 1) % 2][i], weights",
+        ),
+        (
+            "one chain left out",
+            "to[0] = sums[0][2 * half] + sums[1][2 * half];",
+            "to[0] = sums[0][2 * half];",
+        ),
+        (
+            "stages are filled while others read them",
+            "        __syncthreads();  // no warp reads the stage any more, and the sums are there\n",
+            "",
+        ),
+        ("units share one place", "parts[turn % 2]", "parts[0]"),
+        (
+            "a warp's sums left out",
+            "int w = 1; w < kWarps; ++w) results",
+            "int w = 2; w < kWarps; ++w) results",
+        ),
+        ("held: rows after the last are finished", "        if (row >= tokens) continue;\n", ""),
+        (
+            "one warp finishes all units, another begins",
+            "if (!finishes) continue;",
+            "if (warp != 0) continue;",
+        ),
+        ("stages are never filled again", "        if (warp == 0 &&", "        if (warp == 8 &&"),
+        ("the last unit of a block left out", "unit < end; ++unit", "unit < end - 1; ++unit"),
+    ),
+    *_bugs(
+        "linear",
+        "held_rows.py",
+        ("half of the rows", "halves = -(-tokens // _HALF)", "halves = 1"),
+        ("blocks without units", "units),\n", "2 * units),\n"),
+    ),
+    *_bugs(
+        "linear_add_rms_norm",
+        "linear_add_rms_norm.cu",
+        (
+            "all parts are the first",
+            "const int first_k = blockIdx.y * Stream::kPart;",
+            "const int first_k = 0;",
+        ),
+        ("parts in one place", "workspace + blockIdx.y * (tokens * columns)", "workspace"),
+        (
+            "columns after the last are stored",
+            "if (output < out_features) sums_of_part",
+            "sums_of_part",
+        ),
+    ),
+    # ------------------------------------------------------------------------ linear_rope_append
+    *_bugs(
+        "linear_rope_append",
+        "rope_columns.cuh",
+        (
+            "cosines and sines swapped",
+            "sines[which][g] = angles[which][half + index]",
+            "sines[which][g] = angles[which][index]",
+        ),
+        (
+            "rotated the other way",
+            "left * cosines[which][g] - right",
+            "left * cosines[which][g] + right",
+        ),
+        (
+            "v is rotated too",
+            "head < heads + kv_heads;  // a",
+            "head < heads + 2 * kv_heads;  // a",
+        ),
+        (
+            "pairs of neighbours, not of halves",
+            "pair % half + (column < kPairs ? 0 : half)",
+            "pair % half + (column < kPairs ? 0 : 1)",
+        ),
+        (
+            "pairs after the last are read",
+            "min(unit * kPairs + column % kPairs, pairs() - 1)",
+            "unit * kPairs + column % kPairs",
+        ),
+        ("pairs after the last are stored", "if (pair >= pairs()) continue;", ""),
+        ("a dead row's angles are read", "slots[which] < 0 ? 0 : positions[row]", "positions[row]"),
+        ("a dead row's k and v are stored", "        continue;\n", ""),
+        (
+            "a dead row's q is not written",
+            "if (head < heads) target[0] = target[half] = from_float<T>(0.0f);",
+            "",
+        ),
+        ("slot 0 is dead", "if (slot < 0) {", "if (slot <= 0) {"),
+        ("v's head counted from k's", "(is_rotated ? 0 : kv_heads)", "0"),
+        ("offset in a block forgotten", "slot % block_size;", "0;"),
+        ("k and v swapped", "is_rotated ? k_cache : v_cache", "is_rotated ? v_cache : k_cache"),
+        ("the first half's bias for both", "bias[first + half]", "bias[first]"),
+        ("rotated before it is rounded", "left = to_float(a), right", "left = sums[g], right"),
+        (
+            "another row's slot",
+            "slots[which] = slot_mapping[row];",
+            "slots[which] = slot_mapping[0];",
+        ),
+        ("angles of the first pairs for all", "index = (unit * kPairs + g", "index = (g"),
+    ),
     # ------------------------------------------------------------------------- norm_rope_append
     *_bugs(
         "norm_rope_append",
