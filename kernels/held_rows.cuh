@@ -17,7 +17,6 @@
 #include "ptx_sm90.cuh"
 
 constexpr int kHeldThreads = 256;
-constexpr int kHeldBeside = 384;  // threads that registers must do for, so that a row-wise block fits beside
 
 template <typename T, int kHalves_, int kSteps, int kDepths, int kStages>
 struct HeldRows {
@@ -32,7 +31,6 @@ struct HeldRows {
   static constexpr int kPart = kDepths * kDepth;  // of in_features that a launch multiplies
   static constexpr int kPitch = kDepth + kStep;  // of a stage's rows: 8 lanes read different banks
   static constexpr int kStage = kColumns * kPitch;
-  static constexpr int kFlight = 3;
   static constexpr int kBarrierBytes = 8;  // after the stages, one for each
 
   using Words = Pack<unsigned, 4>;
@@ -89,9 +87,7 @@ struct HeldRows {
       mbarrier_init_done();
     }
     __syncthreads();
-    if (warp == 0) {
-      for (int n = 0; n < kStages; ++n) fill(n);
-    }
+    for (int n = warp; n < kStages; n += kWarps) fill(n);
     wait_for_previous_kernel();
     start_next_kernel();
 
@@ -154,7 +150,7 @@ struct HeldRows {
           }
         }
         __syncthreads();  // no warp reads the stage any more, and the sums are there
-        if (warp == 0 && (n < kFlight || n >= kStages)) fill(n < kFlight ? n + kStages : n + kFlight);
+        if (warp == n % kWarps) fill(n + kStages);
       }
       if (!finishes) continue;
 #pragma unroll

@@ -21,13 +21,13 @@ _WARP_STEP = 256  # elements of k that a block's warps multiply in a step
 _MAX_STEPS = 8  # in a stage
 _MAX_DEPTHS = 2  # stages of a unit, all of whose x is in registers
 _MAX_HELD = 32  # vectors of x that a thread has
-_MAX_HELD_BESIDE = 28  # where a row-wise block is to fit beside, which adds parts
+_MAX_HELD_OF_PART = 28  # where there may be parts: each block then reads less of x
 MAX_PARTS = 8  # of in_features, where another launch adds their sums
 _COLUMNS = 8  # of a unit
 _PITCH = 64  # bytes between rows in a stage
-_MAX_STAGES = 6
+_STAGES = 4  # more would leave no room for a row-wise block beside
 _BARRIER_BYTES = 8  # of a stage
-_RING_BYTES = 200 << 10  # at most: what is left is for sums, and for row-wise kernels beside it
+_LEAST_BYTES = 116 << 10  # of shared memory, so that no two blocks lie on one multiprocessor
 _MULTIPROCESSORS = 132  # of an H200
 
 
@@ -63,7 +63,7 @@ class HeldShape:
             function=self.function(name, dtype),
             grid=(self.blocks, self.parts, 1),
             block=_THREADS,
-            shared_bytes=self.stages * (_stage_bytes(self.steps) + _BARRIER_BYTES),
+            shared_bytes=max(self.stages * (_stage_bytes(self.steps) + _BARRIER_BYTES), _LEAST_BYTES),
             arch=HELD_ARCH,
             elsewhere=(elsewhere,),
         )
@@ -84,7 +84,7 @@ def held_shape(
     if dtype not in STREAM_DTYPES or not MIN_ROWS <= tokens <= MAX_ROWS:
         return None
     halves = -(-tokens // _HALF)
-    most = _MAX_HELD if max_parts == 1 else _MAX_HELD_BESIDE
+    most = _MAX_HELD if max_parts == 1 else _MAX_HELD_OF_PART
     for parts in range(1, max_parts + 1):
         for depths in range(1, _MAX_DEPTHS + 1):
             steps, rest = divmod(in_features, parts * depths * _WARP_STEP)
@@ -96,7 +96,7 @@ def held_shape(
                     steps=steps,
                     depths=depths,
                     parts=parts,
-                    stages=min(_MAX_STAGES, _RING_BYTES // _stage_bytes(steps)),
+                    stages=_STAGES,
                     blocks=min(_MULTIPROCESSORS // parts, units),
                 )
     return None

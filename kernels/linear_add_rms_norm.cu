@@ -4,8 +4,7 @@
 // linear_tiles (linear_tiles.cuh) leaves the products' sums over kParts parts of in_features in the
 // workspace; this adds them in order, in float32, and rounds to T where linear, add and rms_norm
 // would: the product, sum, which the norm reads rounded, and out. One block per token, kWidth elements
-// of T a load; a thread keeps its kHeld vectors of the row in registers, and all loads are under way
-// before the first is used.
+// of T a load; a thread keeps its kHeld vectors of the row in registers.
 #include "common.cuh"
 #include "held_rows.cuh"
 #include "linear_tiles.cuh"
@@ -13,7 +12,7 @@
 
 // The products' sums over a part of in_features, blockIdx.y, as linear_tiles leaves them.
 template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
-__global__ void __launch_bounds__(kHeldBeside, 1) linear_parts_held(
+__global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
     float* workspace,              // [parts, tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]
@@ -107,5 +106,79 @@ __global__ void __launch_bounds__(kThreads, 1) linear_add_rms_norm(
       }
       reinterpret_cast<Vector*>(out)[first + i] = result;
     }
+  }
+}
+
+// The same for rows of whole vectors of 16 bytes that fit into shared memory: what a row is made of goes
+// through there. So all copies are under way at once, and few registers are used, so that a block fits
+// beside one that holds rows in registers, of the launch before or after.
+template <typename T, int kThreads, int kParts>
+__global__ void __launch_bounds__(kThreads, 1536 / kThreads) linear_add_rms_norm_staged(
+    T* __restrict__ sum,         // [tokens, out_features]
+    T* __restrict__ out,         // [tokens, out_features]
+    const float* workspace,      // [kParts, tokens, out_features]
+    const T* residual,           // [tokens, out_features]
+    const T* __restrict__ gain,  // [out_features]
+    const T* __restrict__ bias,  // [out_features] or null
+    int out_features,
+    float eps) {
+  let_next_kernel_start();
+  using Vector = Pack<T, 8>;
+  using Quad = Pack<T, 4>;
+  using Floats = Pack<float, 4>;
+  extern __shared__ __align__(16) unsigned char smem[];
+  const int vectors = out_features / 8, quads = out_features / 4;
+  Floats* const sums = reinterpret_cast<Floats*>(smem);  // [kParts, out_features]
+  Quad* const values = reinterpret_cast<Quad*>(sums + kParts * quads);  // residual, then sum
+  Quad* const gains = values + quads;
+  const auto start_copy = [&](Quad* to, const T* from) {
+    for (int i = threadIdx.x; i < vectors; i += kThreads) cp_async16(to + 2 * i, from + 8 * i);
+  };
+  start_copy(gains, gain);
+  wait_for_previous_kernel();  // only gains and bias may be read earlier
+  const long long row = blockIdx.x, first = row * quads;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < quads; i += kThreads) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const long long of_part = part * static_cast<long long>(gridDim.x) * quads;
+      cp_async16(
+          sums + part * quads + i, reinterpret_cast<const Floats*>(workspace) + of_part + first + i);
+    }
+  }
+  start_copy(values, residual + row * out_features);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  float squares = 0.0f;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < quads; i += kThreads) {
+    Floats totals = sums[i];
+#pragma unroll
+    for (int part = 1; part < kParts; ++part) {
+      const Floats more = sums[part * quads + i];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) totals.v[k] += more.v[k];
+    }
+    Quad quad = values[i];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float biased = totals.v[k] + (bias != nullptr ? to_float(bias[4 * i + k]) : 0.0f);
+      quad.v[k] = from_float<T>(to_float(quad.v[k]) + to_float(from_float<T>(biased)));
+      squares += to_float(quad.v[k]) * to_float(quad.v[k]);
+    }
+    values[i] = quad;
+    reinterpret_cast<Quad*>(sum)[first + i] = quad;
+  }
+  const float scale = rsqrtf(block_sum<kThreads>(squares) / out_features + eps);
+#pragma unroll 1
+  for (int i = threadIdx.x; i < quads; i += kThreads) {
+    Quad quad = values[i];
+    const Quad factors = gains[i];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      quad.v[k] = from_float<T>(to_float(quad.v[k]) * scale * to_float(factors.v[k]));
+    }
+    reinterpret_cast<Quad*>(out)[first + i] = quad;
   }
 }

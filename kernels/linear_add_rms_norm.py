@@ -33,10 +33,13 @@ from cugraphs.kernel import (
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
 from .held_rows import HELD_ARCH, MAX_PARTS, HeldShape, held_shape
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import block_threads, row_shape, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
 from .stream_linear import STREAM_DTYPES, stream_benchmarks
+
+_STAGED_WIDTH = 8  # elements of a vector of 16 bytes
+_STAGED_BYTES = 80 << 10  # of shared memory, at most, which products leave room for
 
 
 def reference(
@@ -115,16 +118,20 @@ def _held_shape(axes: Axes, dtype: str) -> HeldShape | None:
 def _add_launch(axes: Axes, dtype: str, eps: float, parts: int) -> Launch:
     tokens, out_features = axes["tokens"], axes["out_features"]
     width = vector_width(dtype, out_features)
-    vectors = out_features // width
-    threads = block_threads(-(-vectors // 2))
-    held = -(-vectors // threads)
-    arguments = (CUDA_TYPES[dtype], width, threads, held, parts)
+    threads, held = row_shape(out_features // width)
+    shared_bytes = (4 * parts + 2 * DTYPES[dtype].itemsize) * out_features
+    staged = width == _STAGED_WIDTH and shared_bytes <= _STAGED_BYTES
+    name, numbers = "linear_add_rms_norm", (width, threads, held, parts)
+    if staged:
+        threads = block_threads(-(-out_features // width // 2))
+        name, numbers = "linear_add_rms_norm_staged", (threads, parts)
     return Launch(
-        function=f"linear_add_rms_norm<{', '.join(map(str, arguments))}>",
+        function=f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>",
         grid=(tokens, 1, 1),
         block=threads,
         scalars=(np.int32(out_features), np.float32(eps)),
         operands=("sum", "out", WORKSPACE, "residual", "gain", "bias"),
+        shared_bytes=shared_bytes if staged else 0,
         programmatic=True,
     )
 

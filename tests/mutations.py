@@ -959,7 +959,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (!finishes) continue;",
             "if (warp != 0) continue;",
         ),
-        ("stages are never filled again", "        if (warp == 0 &&", "        if (warp == 8 &&"),
+        ("stages are never filled again", "        if (warp == n % kWarps &&", "        if (warp == n % kWarps + 8 &&"),
         ("the last unit of a block left out", "unit < end; ++unit", "unit < end - 1; ++unit"),
     ),
     *_bugs(
