@@ -797,7 +797,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "linear_add_rms_norm",
         "linear_add_rms_norm.cu",
-        ("a part left out", "int part = 1; part < kParts", "int part = 2; part < kParts"),
+        (
+            "a part left out",
+            "int part = 1; part < kParts; ++part) total",
+            "int part = 2; part < kParts; ++part) total",
+        ),
         ("no bias", "if (bias != nullptr) total += to_float(bias[i * kWidth + k]);", ""),
         ("the bias of another column", "bias[i * kWidth + k]", "bias[k]"),
         (
@@ -805,8 +809,43 @@ MUTATIONS: tuple[Mutation, ...] = (
             "total = to_float(from_float<T>(total));",
             "",
         ),
-        ("no eps", " / out_features + eps)", " / out_features)"),
+        (
+            "no eps",
+            " / out_features + eps);\n#pragma unroll\n",
+            " / out_features);\n#pragma unroll\n",
+        ),
         ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
+        (
+            "staged: a part left out",
+            "int part = 1; part < kParts; ++part) {",
+            "int part = 2; part < kParts; ++part) {",
+        ),
+        (
+            "staged: a missing bias is read",
+            "bias != nullptr ? to_float(bias[4 * i + k]) : 0.0f",
+            "to_float(bias[4 * i + k])",
+        ),
+        ("staged: the bias of another column", "bias[4 * i + k]", "bias[k]"),
+        ("staged: a product that is not rounded", "to_float(from_float<T>(biased))", "biased"),
+        (
+            "staged: no eps",
+            " / out_features + eps);\n#pragma unroll 1",
+            " / out_features);\n#pragma unroll 1",
+        ),
+        ("staged: no gain", "scale * to_float(factors.v[k])", "scale"),
+        ("staged: parts lie a row apart", "static_cast<long long>(gridDim.x) * quads", "quads"),
+        (
+            "staged: what others copied is read too early",
+            "  cp_async_wait<0>();\n  __syncthreads();\n",
+            "  cp_async_wait<0>();\n",
+        ),
+        (
+            "staged: copies are read before they have ended",
+            "  cp_async_wait<0>();\n  __syncthreads();\n",
+            "  __syncthreads();\n",
+        ),
+        ("staged: the residual of the first row", "residual + row * out_features", "residual"),
+        ("staged: not normalised but the residual", "    values[i] = quad;\n", ""),
         (
             "parts lie a row apart",
             "part * part_vectors + first",
@@ -959,7 +998,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (!finishes) continue;",
             "if (warp != 0) continue;",
         ),
-        ("stages are never filled again", "        if (warp == n % kWarps &&", "        if (warp == n % kWarps + 8 &&"),
+        ("stages are never filled again", "if (warp == n % kWarps) fill(n + kStages);", ""),
         ("the last unit of a block left out", "unit < end; ++unit", "unit < end - 1; ++unit"),
     ),
     *_bugs(
