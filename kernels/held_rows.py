@@ -6,9 +6,10 @@ over the shapes of Llama's 1B and 8B.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cugraphs.kernel import CUDA_TYPES, Launch
+from cugraphs.kernel import CUDA_TYPES, TICKETS, Launch
 
 from .stream_linear import STREAM_DTYPES
 
@@ -25,7 +26,7 @@ _MAX_HELD_OF_PART = 28  # where there may be parts: each block then reads less o
 MAX_PARTS = 8  # of in_features, where another launch adds their sums
 _COLUMNS = 8  # of a unit
 _PITCH = 64  # bytes between rows in a stage
-_STAGES = 4  # more would leave no room for a row-wise block beside
+_STAGES = 6  # three units of two
 _BARRIER_BYTES = 8  # of a stage
 _LEAST_BYTES = 116 << 10  # of shared memory, so that no two blocks lie on one multiprocessor
 _MULTIPROCESSORS = 132  # of an H200
@@ -56,10 +57,20 @@ class HeldShape:
         numbers = (self.halves, self.steps, self.depths, self.stages)
         return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
 
-    def launch(self, name: str, dtype: str, elsewhere: Launch) -> Launch:
-        """A kernel of this shape, in place of one with the same operands and scalars."""
+    def launch(
+        self, name: str, dtype: str, operands: Sequence[str], elsewhere: Launch
+    ) -> Launch:
+        """A kernel of this shape, in place of one with the same scalars.
+
+        Args:
+            name: of it.
+            dtype: of the rows.
+            operands: of it, without the tickets, which follow them.
+            elsewhere: what it stands for.
+        """
         return replace(
             elsewhere,
+            operands=(*operands, TICKETS),
             function=self.function(name, dtype),
             grid=(self.blocks, self.parts, 1),
             block=_THREADS,

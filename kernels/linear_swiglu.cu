@@ -8,14 +8,15 @@
 #include "silu.cuh"
 #include "stream_linear.cuh"
 
-template <typename Stream, typename T>
+template <typename Stream, typename T, typename... Tickets>
 __device__ __forceinline__ void swiglu_of(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [2*inter, in_features]: gates, then what they scale
     int tokens,
     int in_features,
-    int inter) {
+    int inter,
+    Tickets... tickets) {  // of a Stream that takes them
   constexpr int kGates = Stream::kColumns / 2;  // of a unit
   constexpr int kGateGroups = Stream::kGroups / 2;
   static_assert(Stream::kGroups % 2 == 0, "half of the groups are gates");
@@ -38,7 +39,8 @@ __device__ __forceinline__ void swiglu_of(
     }
   };
   const int units = (inter + kGates - 1) / kGates;
-  Stream::run(weight_row, begin_row, begin, finish, x, weight, units, tokens, in_features);
+  Stream::run(
+      weight_row, begin_row, begin, finish, x, weight, tickets..., units, tokens, in_features);
 }
 
 template <
@@ -66,9 +68,10 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_swiglu_held(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [2*inter, in_features]
+    unsigned* tickets,             // [1]
     int tokens,
     int in_features,
     int inter) {
   using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
-  swiglu_of<Stream>(out, x, weight, tokens, in_features, inter);
+  swiglu_of<Stream>(out, x, weight, tokens, in_features, inter, tickets);
 }
