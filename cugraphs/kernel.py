@@ -41,8 +41,8 @@ CUDA_TYPES: Mapping[str, str] = {
 
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
-# In ``Launch.operands``: uint32 [NUM_TICKETS], the same for all launches of a stream, each of which finds
-# zeros after its wait and leaves zeros. For blocks that take what is to be done next.
+# In ``Launch.operands``: uint32 [NUM_TICKETS], the same for all launches of a stream, each of which
+# finds zeros after its wait and leaves zeros. For blocks that take what is to be done next.
 TICKETS = "tickets"
 NUM_TICKETS = 64
 
@@ -332,8 +332,8 @@ class Kernel:
                 )
             if operand.name in (WORKSPACE, TICKETS):
                 raise ValueError(
-                    f"{self.name}: an operand is named {operand.name!r}, expected another name: it is "
-                    "what a launch calls its scratch memory"
+                    f"{self.name}: an operand is named {operand.name!r}, expected another name: "
+                    "it is what a launch calls memory that is no operand"
                 )
             derived = ("T", "W") if operand.access is Access.WRITE else ("T",)
             if operand.dtype not in (*DTYPES, *derived):

@@ -27,14 +27,14 @@ struct HeldRows {
   static constexpr int kHalves = kHalves_;  // 8 rows of x each
   static constexpr int kColumns = 8;        // of a unit, in groups for whoever finishes it
   static constexpr int kGroups = 2, kGroupColumns = kColumns / kGroups;
-  static constexpr int kVector = 8;           // elements of a load
-  static constexpr int kStep = 4 * kVector;   // two tensor core steps
+  static constexpr int kVector = 8;          // elements of a load
+  static constexpr int kStep = 4 * kVector;  // two tensor core steps
   static constexpr int kWarpDepth = kSteps * kStep;
   static constexpr int kDepth = kWarps * kWarpDepth;
   static constexpr int kPart = kDepths * kDepth;  // of in_features that a launch multiplies
-  static constexpr int kPitch = kDepth + kStep;  // of a stage's rows: 8 lanes read different banks
+  static constexpr int kPitch = kDepth + kStep;   // of a stage's rows: 8 lanes read different banks
   static constexpr int kStage = kColumns * kPitch;
-  static constexpr int kBarrierBytes = 8;  // after the stages, one for each
+  static constexpr int kBarrierBytes = 8;           // after the stages, one for each
   static constexpr int kAhead = kStages / kDepths;  // units that have stages at a time
   static constexpr int kTaken = kAhead + 1;
   static_assert(kStages % kDepths == 0, "units have all of their stages or none");
@@ -68,8 +68,9 @@ struct HeldRows {
       int tokens,
       int in_features) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ float parts[2][kWarps][8 * kHalves][kColumns];  // two units', so that one barrier is enough
-    __shared__ int taken[kTaken];  // units, by turn
+    __shared__ float parts[2][kWarps][8 * kHalves]
+                          [kColumns];  // two units', so that one barrier is enough
+    __shared__ int taken[kTaken];      // units, by turn
     T* const ring = reinterpret_cast<T*>(smem);
     const unsigned barriers = shared_address(ring + kStages * kStage);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -120,12 +121,14 @@ struct HeldRows {
       const int unit = turn < kAhead ? own_unit(turn) : taken[turn % kTaken];
       if (unit >= units) break;
       const bool finishes = warp == turn % kWarps;
-      int next = units;  // of the turn kAhead later; the warp that finishes this one takes it, if there is one
+      int next =
+          units;  // of the turn kAhead later; the warp that finishes this one takes it, if there is one
       if (finishes) {
         const bool before = turn == 0 || taken[(turn + kAhead - 1) % kTaken] < units;
         if (lane == 0 && free_units > 0 && before) {
           // The last block to find no unit brings the ticket back to zero.
-          next = kAhead * blocks + static_cast<int>(atomicInc(tickets + blockIdx.y, free_units + blocks - 1));
+          next = kAhead * blocks +
+                 static_cast<int>(atomicInc(tickets + blockIdx.y, free_units + blocks - 1));
         }
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {

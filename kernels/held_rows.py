@@ -57,9 +57,7 @@ class HeldShape:
         numbers = (self.halves, self.steps, self.depths, self.stages)
         return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
 
-    def launch(
-        self, name: str, dtype: str, operands: Sequence[str], elsewhere: Launch
-    ) -> Launch:
+    def launch(self, name: str, dtype: str, operands: Sequence[str], elsewhere: Launch) -> Launch:
         """A kernel of this shape, in place of one with the same scalars.
 
         Args:
@@ -74,7 +72,9 @@ class HeldShape:
             function=self.function(name, dtype),
             grid=(self.blocks, self.parts, 1),
             block=_THREADS,
-            shared_bytes=max(self.stages * (_stage_bytes(self.steps) + _BARRIER_BYTES), _LEAST_BYTES),
+            shared_bytes=max(
+                self.stages * (_stage_bytes(self.steps) + _BARRIER_BYTES), _LEAST_BYTES
+            ),
             arch=HELD_ARCH,
             elsewhere=(elsewhere,),
         )

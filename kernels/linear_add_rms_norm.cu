@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto begin_row = [](int, int) {};
   const auto begin = [](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[Stream::kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
     const int first = unit * Stream::kColumns + column;
 #pragma unroll
     for (int g = 0; g < Stream::kGroups; ++g) {
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 1536 / kThreads) linear_add_rms_norm
   using Floats = Pack<float, 4>;
   extern __shared__ __align__(16) unsigned char smem[];
   const int vectors = out_features / 8, quads = out_features / 4;
-  Floats* const sums = reinterpret_cast<Floats*>(smem);  // [kParts, out_features]
+  Floats* const sums = reinterpret_cast<Floats*>(smem);                 // [kParts, out_features]
   Quad* const values = reinterpret_cast<Quad*>(sums + kParts * quads);  // residual, then sum
   Quad* const gains = values + quads;
   const auto start_copy = [&](Quad* to, const T* from) {
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(kThreads, 1536 / kThreads) linear_add_rms_norm
     for (int part = 0; part < kParts; ++part) {
       const long long of_part = part * static_cast<long long>(gridDim.x) * quads;
       cp_async16(
-          sums + part * quads + i, reinterpret_cast<const Floats*>(workspace) + of_part + first + i);
+          sums + part * quads + i,
+          reinterpret_cast<const Floats*>(workspace) + of_part + first + i);
     }
   }
   start_copy(values, residual + row * out_features);

@@ -21,10 +21,10 @@ __device__ __forceinline__ void append_of(
   const auto begin = [&](int which, int unit, int, int column) {
     columns.begin(which, unit, column);
   };
-  const auto finish =
-      [&](int which, int unit, int row, int column, const float (&sums)[Stream::kGroups]) {
-        columns.finish(which, unit, row, column, sums);
-      };
+  const auto finish = [&](int which, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
+    columns.finish(which, unit, row, column, sums);
+  };
   Stream::run(
       weight_row, begin_row, begin, finish, x, weight, tickets..., columns.units(), tokens,
       in_features);

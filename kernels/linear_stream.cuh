@@ -17,7 +17,8 @@ __device__ __forceinline__ void linear_of(
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto begin_row = [](int, int) {};
   const auto begin = [](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[Stream::kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
     const int first = unit * Stream::kColumns + column;
     T* const to = out + static_cast<long long>(row) * out_features + first;
 #pragma unroll

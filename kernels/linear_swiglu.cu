@@ -16,7 +16,7 @@ __device__ __forceinline__ void swiglu_of(
     int tokens,
     int in_features,
     int inter,
-    Tickets... tickets) {  // of a Stream that takes them
+    Tickets... tickets) {                       // of a Stream that takes them
   constexpr int kGates = Stream::kColumns / 2;  // of a unit
   constexpr int kGateGroups = Stream::kGroups / 2;
   static_assert(Stream::kGroups % 2 == 0, "half of the groups are gates");
@@ -27,7 +27,8 @@ __device__ __forceinline__ void swiglu_of(
   };
   const auto begin_row = [](int, int) {};
   const auto begin = [](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[Stream::kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGateGroups; ++g) {
       const int output = unit * kGates + g * Stream::kGroupColumns + column;
