@@ -41,10 +41,6 @@ CUDA_TYPES: Mapping[str, str] = {
 
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
-# In ``Launch.operands``: uint32 [NUM_TICKETS], the same for all launches of a stream, each of which
-# finds zeros after its wait and leaves zeros. For blocks that take what is to be done next.
-TICKETS = "tickets"
-NUM_TICKETS = 64
 
 
 class Access(enum.Enum):
@@ -330,10 +326,10 @@ class Kernel:
                     f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
                     "constant operands to be READ"
                 )
-            if operand.name in (WORKSPACE, TICKETS):
+            if operand.name == WORKSPACE:
                 raise ValueError(
-                    f"{self.name}: an operand is named {operand.name!r}, expected another name: "
-                    "it is what a launch calls memory that is no operand"
+                    f"{self.name}: an operand is named {WORKSPACE!r}, expected another name: it is "
+                    "what a launch calls its scratch memory"
                 )
             derived = ("T", "W") if operand.access is Access.WRITE else ("T",)
             if operand.dtype not in (*DTYPES, *derived):

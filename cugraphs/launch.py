@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import DTYPES, NUM_TICKETS, TICKETS, WORKSPACE, ArrayType, Kernel, Launch
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 from cugraphs.tensor_map_encoding import encode_tensor_map
@@ -221,8 +221,6 @@ def prepare(
     for name, operand in zip(plan.operands, arrays, strict=False):
         pointers[name] = int(operand.data.ptr)
     pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
-    if any(isinstance(part, LaunchForm) and TICKETS in part.operands for part in plan.parts):
-        pointers[TICKETS] = _tickets(stream)
     prepared: list[Prepared] = []
     for part in plan.parts:
         if isinstance(part, LaunchForm):
@@ -320,18 +318,6 @@ def _array_type(kernel: Kernel, name: str, key: _ArrayKey) -> ArrayType:
 
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@cache
-def _tickets(stream: int) -> int:
-    """The address of a stream's tickets, which are zero between its launches."""
-    import cupy
-
-    memory = cupy.cuda.Memory(4 * NUM_TICKETS)
-    cupy.cuda.runtime.memset(memory.ptr, 0, memory.size)
-    cupy.cuda.runtime.deviceSynchronize()
-    _KEEP.append(memory)
-    return int(memory.ptr)
 
 
 @cache

@@ -7,9 +7,6 @@
 // along k, so that a warp needs the same elements of x for all units, and holds them. The warps' sums of
 // a unit meet in shared memory; one warp, in turn, adds them in order and finishes the unit.
 //
-// A block has its first kAhead units from the start. The others are taken one by one, by who has room for
-// one: some multiprocessors read a quarter faster than others. What a result is does not depend on it.
-//
 // The ring leaves no room for a second block like it on a multiprocessor. So blocks lie one on each however early
 // they are placed, and the next launch may begin at once.
 //
@@ -34,10 +31,7 @@ struct HeldRows {
   static constexpr int kPart = kDepths * kDepth;  // of in_features that a launch multiplies
   static constexpr int kPitch = kDepth + kStep;   // of a stage's rows: 8 lanes read different banks
   static constexpr int kStage = kColumns * kPitch;
-  static constexpr int kBarrierBytes = 8;           // after the stages, one for each
-  static constexpr int kAhead = kStages / kDepths;  // units that have stages at a time
-  static constexpr int kTaken = kAhead + 1;
-  static_assert(kStages % kDepths == 0, "units have all of their stages or none");
+  static constexpr int kBarrierBytes = 8;  // after the stages, one for each
 
   using Words = Pack<unsigned, 4>;
 
@@ -63,30 +57,30 @@ struct HeldRows {
       const Finish& finish_unit,
       const T* x,                    // [tokens, in_features], from the first column that counts
       const T* __restrict__ weight,  // [.., in_features], from the same column
-      unsigned* tickets,             // [gridDim.y]
       int units,
       int tokens,
       int in_features) {
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float parts[2][kWarps][8 * kHalves]
                           [kColumns];  // two units', so that one barrier is enough
-    __shared__ int taken[kTaken];      // units, by turn
     T* const ring = reinterpret_cast<T*>(smem);
-    const unsigned barriers = shared_address(ring + kStages * kStage);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int blocks = gridDim.x, free_units = units - kAhead * blocks;
-    const auto own_unit = [&](int turn) { return static_cast<int>(blockIdx.x) + turn * blocks; };
+    const long long all_units = units;
+    const int begin = static_cast<int>(all_units * blockIdx.x / gridDim.x);
+    const int end = static_cast<int>(all_units * (blockIdx.x + 1) / gridDim.x);
+    const int fills = (end - begin) * kDepths;
 
+    const unsigned barriers = shared_address(ring + kStages * kStage);
     const auto barrier_of = [&](int n) { return barriers + n % kStages * kBarrierBytes; };
-    const auto fill = [&](int n, int unit) {  // a warp calls it
-      if (unit >= units) return;
+    const auto fill = [&](int n) {  // a warp calls it
+      if (n >= fills) return;
       if (lane == 0) mbarrier_arrive_expecting(barrier_of(n), kColumns * kDepth * 2);
       __syncwarp();
       if (lane < kColumns) {
+        const long long row = weight_row(begin + n / kDepths, lane);
         copy_bytes(
             shared_address(ring + n % kStages * kStage + lane * kPitch),
-            weight + weight_row(unit, lane) * in_features + n % kDepths * kDepth, kDepth * 2,
-            barrier_of(n));
+            weight + row * in_features + n % kDepths * kDepth, kDepth * 2, barrier_of(n));
       }
     };
     if (threadIdx.x == 0) {
@@ -94,7 +88,7 @@ struct HeldRows {
       mbarrier_init_done();
     }
     __syncthreads();
-    for (int n = warp; n < kStages; n += kWarps) fill(n, own_unit(n / kDepths));
+    for (int n = warp; n < kStages; n += kWarps) fill(n);
     wait_for_previous_kernel();
     start_next_kernel();
 
@@ -117,19 +111,10 @@ struct HeldRows {
     }
 
     const int column = lane % 4;
-    for (int turn = 0;; ++turn) {
-      const int unit = turn < kAhead ? own_unit(turn) : taken[turn % kTaken];
-      if (unit >= units) break;
+    for (int unit = begin; unit < end; ++unit) {
+      const int turn = unit - begin;
       const bool finishes = warp == turn % kWarps;
-      int next =
-          units;  // of the turn kAhead later; the warp that finishes this one takes it, if there is one
       if (finishes) {
-        const bool before = turn == 0 || taken[(turn + kAhead - 1) % kTaken] < units;
-        if (lane == 0 && free_units > 0 && before) {
-          // The last block to find no unit brings the ticket back to zero.
-          next = kAhead * blocks +
-                 static_cast<int>(atomicInc(tickets + blockIdx.y, free_units + blocks - 1));
-        }
 #pragma unroll
         for (int half = 0; half < kHalves; ++half) {
           const int row = lane / 4 + 8 * half;
@@ -165,12 +150,8 @@ struct HeldRows {
             to[1] = sums[0][2 * half + 1] + sums[1][2 * half + 1];
           }
         }
-        if (depth == 0 && finishes) {
-          next = __shfl_sync(0xffffffffu, next, 0);
-          if (lane == 0) taken[(turn + kAhead) % kTaken] = next;
-        }
         __syncthreads();  // no warp reads the stage any more, and the sums are there
-        if (finishes) fill(n + kStages, next);
+        if (warp == n % kWarps) fill(n + kStages);
       }
       if (!finishes) continue;
 #pragma unroll

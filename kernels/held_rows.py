@@ -6,10 +6,9 @@ over the shapes of Llama's 1B and 8B.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cugraphs.kernel import CUDA_TYPES, TICKETS, Launch
+from cugraphs.kernel import CUDA_TYPES, Launch
 
 from .stream_linear import STREAM_DTYPES
 
@@ -26,7 +25,10 @@ _MAX_HELD_OF_PART = 28  # where there may be parts: each block then reads less o
 MAX_PARTS = 8  # of in_features, where another launch adds their sums
 _COLUMNS = 8  # of a unit
 _PITCH = 64  # bytes between rows in a stage
-_STAGES = 6  # three units of two
+_STAGES = 6
+_LARGE = (
+    4096  # rows and columns of a weight from which 3 to 8 rows of x are held: streaming is slower
+)
 _BARRIER_BYTES = 8  # of a stage
 _LEAST_BYTES = 116 << 10  # of shared memory, so that no two blocks lie on one multiprocessor
 _MULTIPROCESSORS = 132  # of an H200
@@ -57,18 +59,10 @@ class HeldShape:
         numbers = (self.halves, self.steps, self.depths, self.stages)
         return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
 
-    def launch(self, name: str, dtype: str, operands: Sequence[str], elsewhere: Launch) -> Launch:
-        """A kernel of this shape, in place of one with the same scalars.
-
-        Args:
-            name: of it.
-            dtype: of the rows.
-            operands: of it, without the tickets, which follow them.
-            elsewhere: what it stands for.
-        """
+    def launch(self, name: str, dtype: str, elsewhere: Launch) -> Launch:
+        """A kernel of this shape, in place of one with the same operands and scalars."""
         return replace(
             elsewhere,
-            operands=(*operands, TICKETS),
             function=self.function(name, dtype),
             grid=(self.blocks, self.parts, 1),
             block=_THREADS,
@@ -93,6 +87,8 @@ def held_shape(
         max_parts: into which in_features may be cut.
     """
     if dtype not in STREAM_DTYPES or not MIN_ROWS <= tokens <= MAX_ROWS:
+        return None
+    if tokens <= _HALF and min(in_features, columns) < _LARGE:
         return None
     halves = -(-tokens // _HALF)
     most = _MAX_HELD if max_parts == 1 else _MAX_HELD_OF_PART

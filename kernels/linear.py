@@ -97,7 +97,7 @@ def launches(
             programmatic=True,
         )
         held = held_shape(tokens, in_features, out_features, dtype)
-        return (held.launch("linear_held", dtype, _NAMES, stream) if held else stream,)
+        return (held.launch("linear_held", dtype, stream) if held else stream,)
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
     if tokens > FEW_ROWS:
@@ -152,7 +152,6 @@ def _last_feature(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array
     return x, weight
 
 
-_NAMES = ("out", "x", "weight", "bias")
 _INVARIANT = {"batch_invariant": True}
 
 LINEAR = Kernel(

@@ -16,7 +16,6 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
     float* workspace,              // [parts, tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]
-    unsigned* tickets,             // [parts]
     int tokens,
     int in_features,
     int out_features) {
@@ -38,7 +37,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
   Stream::run(
-      weight_row, begin_row, begin, finish, x + first_k, weight + first_k, tickets, units, tokens,
+      weight_row, begin_row, begin, finish, x + first_k, weight + first_k, units, tokens,
       in_features);
 }
 

@@ -102,8 +102,9 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
         return tiles, add
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
     products = replace(
-        held.launch("linear_parts_held", dtype, (WORKSPACE, "x", "weight"), tiles),
+        held.launch("linear_parts_held", dtype, tiles),
         scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
+        operands=(WORKSPACE, "x", "weight"),
     )
     own_add = _add_launch(axes, dtype, eps, held.parts)
     return products, replace(own_add, arch=HELD_ARCH, elsewhere=(add,))

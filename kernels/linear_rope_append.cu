@@ -8,14 +8,13 @@
 #include "rope_columns.cuh"
 #include "stream_linear.cuh"
 
-template <typename Stream, typename T, typename... Tickets>
+template <typename Stream, typename T>
 __device__ __forceinline__ void append_of(
     RopeColumns<T, Stream>& columns,
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [(heads + 2*kv_heads)*head_dim, in_features]
     int tokens,
-    int in_features,
-    Tickets... tickets) {  // of a Stream that takes them
+    int in_features) {
   const auto weight_row = [&](int unit, int column) { return columns.weight_row(unit, column); };
   const auto begin_row = [&](int which, int row) { columns.begin_row(which, row); };
   const auto begin = [&](int which, int unit, int, int column) {
@@ -26,8 +25,7 @@ __device__ __forceinline__ void append_of(
     columns.finish(which, unit, row, column, sums);
   };
   Stream::run(
-      weight_row, begin_row, begin, finish, x, weight, tickets..., columns.units(), tokens,
-      in_features);
+      weight_row, begin_row, begin, finish, x, weight, columns.units(), tokens, in_features);
 }
 
 template <
@@ -72,7 +70,6 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
     const T* __restrict__ weight,       // [(heads + 2*kv_heads)*head_dim, in_features]
     const float* __restrict__ cos_sin,  // [max_position, head_dim]: cosines, then sines
     const T* __restrict__ bias,         // [(heads + 2*kv_heads)*head_dim] or null
-    unsigned* tickets,                  // [1]
     int tokens,
     int in_features,
     int heads,
@@ -82,5 +79,5 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
   using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
   RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
                                     bias, heads,   kv_heads, head_dim, block_size};
-  append_of<Stream>(columns, x, weight, tokens, in_features, tickets);
+  append_of<Stream>(columns, x, weight, tokens, in_features);
 }

@@ -83,7 +83,7 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
         programmatic=True,
     )
     held = held_shape(tokens, in_features, axes["qkv_size"], dtype)
-    return (held.launch("linear_rope_append_held", dtype, _NAMES, stream) if held else stream,)
+    return (held.launch("linear_rope_append_held", dtype, stream) if held else stream,)
 
 
 def _of_rope(name: str, in_features: int, *, bias: bool = False) -> Case:
@@ -119,11 +119,6 @@ def _sixteen_rows(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array
     cos_sin = rng.uniform(-1, 1, (40, 16)).astype(np.float32)
     return (*caches, x, positions, slots, weight, cos_sin, normal(rng, dtype, (128,)))
 
-
-_NAMES = (
-    *("q", "k_cache", "v_cache", "x", "positions", "slot_mapping"),
-    *("weight", "cos_sin", "bias"),
-)
 
 LINEAR_ROPE_APPEND = Kernel(
     name="linear_rope_append",

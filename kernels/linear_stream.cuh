@@ -4,7 +4,7 @@
 #include "held_rows.cuh"
 #include "stream_linear.cuh"
 
-template <typename Stream, typename T, typename... Tickets>
+template <typename Stream, typename T>
 __device__ __forceinline__ void linear_of(
     T* __restrict__ out,           // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
@@ -12,8 +12,7 @@ __device__ __forceinline__ void linear_of(
     const T* __restrict__ bias,    // [out_features] or null
     int tokens,
     int in_features,
-    int out_features,
-    Tickets... tickets) {  // of a Stream that takes them
+    int out_features) {
   const typename Stream::RowsInOrder weight_row = {out_features};
   const auto begin_row = [](int, int) {};
   const auto begin = [](int, int, int, int) {};
@@ -31,8 +30,7 @@ __device__ __forceinline__ void linear_of(
     }
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
-  Stream::run(
-      weight_row, begin_row, begin, finish, x, weight, tickets..., units, tokens, in_features);
+  Stream::run(weight_row, begin_row, begin, finish, x, weight, units, tokens, in_features);
 }
 
 template <
@@ -62,10 +60,9 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_held(
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]
     const T* __restrict__ bias,    // [out_features] or null
-    unsigned* tickets,             // [1]
     int tokens,
     int in_features,
     int out_features) {
   using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
-  linear_of<Stream>(out, x, weight, bias, tokens, in_features, out_features, tickets);
+  linear_of<Stream>(out, x, weight, bias, tokens, in_features, out_features);
 }

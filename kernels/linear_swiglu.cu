@@ -8,15 +8,14 @@
 #include "silu.cuh"
 #include "stream_linear.cuh"
 
-template <typename Stream, typename T, typename... Tickets>
+template <typename Stream, typename T>
 __device__ __forceinline__ void swiglu_of(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [2*inter, in_features]: gates, then what they scale
     int tokens,
     int in_features,
-    int inter,
-    Tickets... tickets) {                       // of a Stream that takes them
+    int inter) {
   constexpr int kGates = Stream::kColumns / 2;  // of a unit
   constexpr int kGateGroups = Stream::kGroups / 2;
   static_assert(Stream::kGroups % 2 == 0, "half of the groups are gates");
@@ -40,8 +39,7 @@ __device__ __forceinline__ void swiglu_of(
     }
   };
   const int units = (inter + kGates - 1) / kGates;
-  Stream::run(
-      weight_row, begin_row, begin, finish, x, weight, tickets..., units, tokens, in_features);
+  Stream::run(weight_row, begin_row, begin, finish, x, weight, units, tokens, in_features);
 }
 
 template <
@@ -69,10 +67,9 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_swiglu_held(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [2*inter, in_features]
-    unsigned* tickets,             // [1]
     int tokens,
     int in_features,
     int inter) {
   using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
-  swiglu_of<Stream>(out, x, weight, tokens, in_features, inter, tickets);
+  swiglu_of<Stream>(out, x, weight, tokens, in_features, inter);
 }

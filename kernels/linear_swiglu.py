@@ -66,11 +66,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
         programmatic=True,
     )
     held = held_shape(tokens, in_features, 2 * inter, dtype)
-    return (
-        held.launch("linear_swiglu_held", dtype, ("out", "x", "weight"), stream)
-        if held
-        else stream,
-    )
+    return (held.launch("linear_swiglu_held", dtype, stream) if held else stream,)
 
 
 def _inputs(tokens: int, in_features: int, inter: int) -> Make:

@@ -949,29 +949,10 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("more bytes expected than come", "kColumns * kDepth * 2);", "kColumns * kPitch * 2);"),
         ("rows of the weight too few", "if (lane < kColumns) {", "if (lane < kColumns - 1) {"),
         ("the first stage of a unit again", "+ n % kDepths * kDepth, kDepth", ", kDepth"),
-        ("the same unit in every block", "static_cast<int>(blockIdx.x) + turn * blocks;", "turn;"),
-        ("units that are taken overlap", "kAhead * blocks +\n", "0 * blocks +\n"),
-        ("tickets that are not brought back", "free_units + blocks - 1", "free_units + blocks"),
-        ("a ticket of another part", "tickets + blockIdx.y", "tickets"),
         (
-            "blocks ask on after the last unit",
-            "turn == 0 || taken[(turn + kAhead - 1) % kTaken] < units;",
-            "true;",
-        ),
-        (
-            "a unit is known to the warp alone that took it",
-            "if (lane == 0) taken[(turn + kAhead) % kTaken] = next;",
-            "",
-        ),
-        (
-            "the wrong turn's unit",
-            "taken[(turn + kAhead) % kTaken] = next",
-            "taken[turn % kTaken] = next",
-        ),
-        (
-            "a unit's number is one lane's",
-            "          next = __shfl_sync(0xffffffffu, next, 0);\n",
-            "",
+            "the first unit's weights again",
+            "weight_row(begin + n / kDepths, lane)",
+            "weight_row(begin, lane)",
         ),
         (
             "barriers are used before they are initialised",
@@ -1018,17 +999,8 @@ MUTATIONS: tuple[Mutation, ...] = (
             "if (!finishes) continue;",
             "if (warp != 0) continue;",
         ),
-        ("stages are never filled again", "if (finishes) fill(n + kStages, next);", ""),
-        (
-            "stages are filled with this turn's unit",
-            "fill(n + kStages, next)",
-            "fill(n + kStages, unit)",
-        ),
-        (
-            "the last unit of a block left out",
-            "if (unit >= units) break;",
-            "if (unit + blocks >= units) break;",
-        ),
+        ("stages are never filled again", "if (warp == n % kWarps) fill(n + kStages);", ""),
+        ("the last unit of a block left out", "unit < end; ++unit", "unit < end - 1; ++unit"),
     ),
     *_bugs(
         "linear",

@@ -22,8 +22,8 @@ TOKENS = st.integers(MIN_ROWS, MAX_ROWS)
 def test_a_shape_covers_the_row_and_fits_a_multiprocessor(tokens, steps, columns, max_parts):
     in_features = 256 * steps
     shape = held_shape(tokens, in_features, columns, "bfloat16", max_parts=max_parts)
-    if shape is None:
-        assert in_features > 2048  # no row of one stage is refused
+    if shape is None:  # no row of one stage is refused, but where streaming is faster
+        assert in_features > 2048 or tokens <= 8
         return
     assert shape.parts * shape.depths * shape.steps * 256 == in_features
     assert shape.parts <= max_parts and 8 * shape.halves >= tokens
@@ -41,10 +41,13 @@ def test_no_two_blocks_share_a_multiprocessor_where_products_are_large():
 
 @pytest.mark.parametrize(
     ("tokens", "in_features", "dtype"),
-    [(2, 256, "bfloat16"), (17, 256, "bfloat16"), (8, 256, "float32"), (8, 320, "float16")],
+    [
+        *[(2, 4096, "bfloat16"), (17, 256, "bfloat16"), (8, 2048, "bfloat16")],
+        *[(16, 256, "float32"), (16, 320, "float16")],
+    ],
 )
 def test_sizes_that_other_forms_take(tokens, in_features, dtype):
-    assert held_shape(tokens, in_features, 64, dtype) is None
+    assert held_shape(tokens, in_features, 8192, dtype) is None
 
 
 def launches_of_an_8b(tokens):

@@ -20,6 +20,7 @@ from cugraphs.kernels import (
     RMS_NORM,
     ROPE_APPEND,
     SILU_AND_MUL,
+    held_rows,
     stream_linear,
 )
 from cugraphs.kernels.linear_add_rms_norm import LINEAR_ADD_RMS_NORM
@@ -184,6 +185,10 @@ def layer(rows, dtype, hidden=256, *, batch_invariant=False, bias=False):
 
 
 FEWEST = ["norm_rope_append", "linear_add", "norm_swiglu", "linear_add", "norm_linear"]
+FEWER = [
+    *("rms_norm", "linear", "rope_append", "linear_add"),
+    *("rms_norm", "linear_swiglu", "linear_add", "rms_norm", "linear"),
+]
 FEW = [
     *("rms_norm", "linear_rope_append", "linear_add_rms_norm"),
     *("linear_swiglu", "linear_add_rms_norm", "linear"),
@@ -198,10 +203,17 @@ MANY = [
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
     ("rows", "expected"),
-    [(1, FEWEST), (2, FEWEST), (3, FEW), (8, FEW), (9, FEW), (16, FEW), (17, MANY)],
+    [(1, FEWEST), (2, FEWEST), (3, FEWER), (8, FEWER), (9, FEW), (16, FEW), (17, MANY)],
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
+
+
+@pytest.mark.parametrize("rows", [3, 8, 9])
+def test_large_layers_of_few_rows_are_fused_as_those_of_more(rows, monkeypatch):
+    """Where rows are held in registers, what is done at a product's end is free."""
+    monkeypatch.setattr(held_rows, "_LARGE", 256)  # what is large then
+    assert layer(rows, "bfloat16") == FEW
 
 
 def test_every_rung_is_fused_as_its_own_rows_allow():

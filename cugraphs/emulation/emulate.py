@@ -20,8 +20,6 @@ from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
-    NUM_TICKETS,
-    TICKETS,
     WORKSPACE,
     Access,
     Array,
@@ -35,7 +33,6 @@ from cugraphs.tensor_map import MAP_WORDS, TensorMap
 
 _LOCK = threading.RLock()  # the runtime serves one caller at a time
 _SCRATCH = Operand(WORKSPACE, ("bytes",), "uint8", Access.WRITE)
-_TICKETS = Operand(TICKETS, ("tickets",), "uint32", Access.UPDATE)
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -81,8 +78,6 @@ def emulate(
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
     buffers = {o.name: _buffer(o, memory.get(o.name)) for o in kernel.operands}
     buffers[WORKSPACE] = replace(_buffer(_SCRATCH, scratch), itemsize=0)
-    tickets = GuardedArray(_TICKETS, np.zeros(NUM_TICKETS, np.uint32))
-    buffers[TICKETS] = _buffer(_TICKETS, tickets)
     library = _library_for(kernel, emulated(launches, arch), checked)
     with _LOCK:
         if library is not None:
@@ -112,9 +107,6 @@ def emulate(
                     programmatic=part.programmatic,
                 )
     scratch.check(kernel.name)
-    tickets.check(kernel.name)
-    if tickets.array.any():
-        raise AssertionError(f"{kernel.name}: tickets are left at {tickets.array}, expected zeros")
     for operand, array in pairs:
         memory[operand.name].check(kernel.name)
         if operand.access is not Access.READ:
