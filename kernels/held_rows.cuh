@@ -1,4 +1,4 @@
-// 3 to 16 rows of x times a weight by a block, on tensor cores: the rows stay in registers, and the weight
+// 3 to 8 rows of x times a weight by a block, on tensor cores: the rows stay in registers, and the weight
 // goes through a ring in shared memory. For sm_90a.
 //
 // A unit is kColumns results of every row. Its rows of the weight arrive in kDepths stages, each row's
@@ -18,11 +18,12 @@
 
 constexpr int kHeldThreads = 256;
 
-template <typename T, int kHalves_, int kSteps, int kDepths, int kStages>
+template <typename T, int kSteps, int kDepths, int kStages>
 struct HeldRows {
   static constexpr int kWarps = kHeldThreads / 32;
-  static constexpr int kHalves = kHalves_;  // 8 rows of x each
-  static constexpr int kColumns = 8;        // of a unit, in groups for whoever finishes it
+  static constexpr int kRows = 8;     // of x, the upper half of a fragment
+  static constexpr int kHalves = 1;   // for whoever finishes a unit
+  static constexpr int kColumns = 8;  // of a unit, in groups for whoever finishes it
   static constexpr int kGroups = 2, kGroupColumns = kColumns / kGroups;
   static constexpr int kVector = 8;          // elements of a load
   static constexpr int kStep = 4 * kVector;  // two tensor core steps
@@ -61,7 +62,7 @@ struct HeldRows {
       int tokens,
       int in_features) {
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ float parts[2][kWarps][8 * kHalves]
+    __shared__ float parts[2][kWarps][kRows]
                           [kColumns];  // two units', so that one barrier is enough
     T* const ring = reinterpret_cast<T*>(smem);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -93,34 +94,23 @@ struct HeldRows {
     start_next_kernel();
 
     const int first_k = warp * kWarpDepth + lane % 4 * kVector;
-    Words held[kDepths][kSteps][kHalves];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {  // rows after the last are computed as the last
-      const int row = min(lane / 4 + 8 * half, tokens - 1);
-      const T* from = x + static_cast<long long>(row) * in_features + first_k;
+    const int row = lane / 4;
+    Words held[kDepths][kSteps];
+    {  // rows after the last are computed as the last one
+      const T* from = x + static_cast<long long>(min(row, tokens - 1)) * in_features + first_k;
 #pragma unroll
       for (int i = 0; i < kDepths * kSteps; ++i) {
         const int k = i / kSteps * kDepth + i % kSteps * kStep;
-        held[i / kSteps][i % kSteps][half] = *reinterpret_cast<const Words*>(from + k);
+        held[i / kSteps][i % kSteps] = *reinterpret_cast<const Words*>(from + k);
       }
     }
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const int row = lane / 4 + 8 * half;
-      if (row < tokens) begin_row(half, row);
-    }
+    if (row < tokens) begin_row(0, row);
 
     const int column = lane % 4;
     for (int unit = begin; unit < end; ++unit) {
       const int turn = unit - begin;
       const bool finishes = warp == turn % kWarps;
-      if (finishes) {
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          const int row = lane / 4 + 8 * half;
-          if (row < tokens) begin_unit(half, unit, row, column);
-        }
-      }
+      if (finishes && row < tokens) begin_unit(0, unit, row, column);
       float sums[2][4] = {};  // two chains of tensor core steps
       auto& own_parts = parts[turn % 2];
 #pragma unroll
@@ -133,41 +123,32 @@ struct HeldRows {
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
           if (step + 1 < kSteps) load_shared(weights[(step + 1) % 2], stage + (step + 1) * kStep);
-          const Words& upper = held[depth][step][0];
-          const Words lower = kHalves > 1 ? held[depth][step][kHalves - 1] : Words{};
+          const Words& own = held[depth][step];
 #pragma unroll
           for (int i = 0; i < 4; i += 2) {
-            const unsigned a[4] = {upper.v[i], lower.v[i], upper.v[i + 1], lower.v[i + 1]};
+            const unsigned a[4] = {own.v[i], 0u, own.v[i + 1], 0u};
             const unsigned b[2] = {weights[step % 2][i], weights[step % 2][i + 1]};
             mma_m16n8k16<T>(sums[i / 2], a, b);
           }
         }
         if (depth == kDepths - 1) {
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            float* to = &own_parts[warp][lane / 4 + 8 * half][2 * column];
-            to[0] = sums[0][2 * half] + sums[1][2 * half];
-            to[1] = sums[0][2 * half + 1] + sums[1][2 * half + 1];
-          }
+          float* to = &own_parts[warp][row][2 * column];
+          to[0] = sums[0][0] + sums[1][0];
+          to[1] = sums[0][1] + sums[1][1];
         }
         __syncthreads();  // no warp reads the stage any more, and the sums are there
         if (warp == n % kWarps) fill(n + kStages);
       }
-      if (!finishes) continue;
+      if (!finishes || row >= tokens) continue;
+      float results[kGroups];
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const int row = lane / 4 + 8 * half;
-        if (row >= tokens) continue;
-        float results[kGroups];
+      for (int g = 0; g < kGroups; ++g) {
+        const int place = g * kGroupColumns + column;
+        results[g] = own_parts[0][row][place];
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          const int place = g * kGroupColumns + column;
-          results[g] = own_parts[0][row][place];
-#pragma unroll
-          for (int w = 1; w < kWarps; ++w) results[g] += own_parts[w][row][place];
-        }
-        finish_unit(half, unit, row, column, results);
+        for (int w = 1; w < kWarps; ++w) results[g] += own_parts[w][row][place];
       }
+      finish_unit(0, unit, row, column, results);
     }
   }
 };

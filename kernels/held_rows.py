@@ -1,4 +1,4 @@
-"""How ``held_rows.cuh`` shares a weight among blocks, for 3 to 16 rows of 16-bit types on sm_90a.
+"""How ``held_rows.cuh`` shares a weight among blocks, for 3 to 8 rows of 16-bit types on sm_90a.
 
 Knows sizes and dtypes, not the kernels' text. The choices are the best of those tried on an H200,
 over the shapes of Llama's 1B and 8B.
@@ -14,21 +14,16 @@ from .stream_linear import STREAM_DTYPES
 
 HELD_ARCH = "sm_90a"
 MIN_ROWS = 3  # fewer are streamed through registers
-MAX_ROWS = 16
-_HALF = 8  # rows
+MAX_ROWS = 8
 _THREADS = 256
 _WARP_STEP = 256  # elements of k that a block's warps multiply in a step
 _MAX_STEPS = 8  # in a stage
 _MAX_DEPTHS = 2  # stages of a unit, all of whose x is in registers
-_MAX_HELD = 32  # vectors of x that a thread has
-_MAX_HELD_OF_PART = 28  # where there may be parts: each block then reads less of x
 MAX_PARTS = 8  # of in_features, where another launch adds their sums
 _COLUMNS = 8  # of a unit
 _PITCH = 64  # bytes between rows in a stage
 _STAGES = 6
-_LARGE = (
-    4096  # rows and columns of a weight from which 3 to 8 rows of x are held: streaming is slower
-)
+_LARGE = 4096  # rows and columns of a weight from which it is faster than streaming
 _BARRIER_BYTES = 8  # of a stage
 _LEAST_BYTES = 116 << 10  # of shared memory, so that no two blocks lie on one multiprocessor
 _MULTIPROCESSORS = 132  # of an H200
@@ -39,7 +34,6 @@ class HeldShape:
     """One launch.
 
     Args:
-        halves: of 8 rows of x, 1 or 2.
         steps: of a stage.
         depths: stages of a unit.
         parts: of in_features, each with blocks of its own.
@@ -47,7 +41,6 @@ class HeldShape:
         blocks: of a part.
     """
 
-    halves: int
     steps: int
     depths: int
     parts: int
@@ -56,7 +49,7 @@ class HeldShape:
 
     def function(self, name: str, dtype: str) -> str:
         """The C++ name of a kernel of this shape."""
-        numbers = (self.halves, self.steps, self.depths, self.stages)
+        numbers = (self.steps, self.depths, self.stages)
         return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
 
     def launch(self, name: str, dtype: str, elsewhere: Launch) -> Launch:
@@ -88,18 +81,14 @@ def held_shape(
     """
     if dtype not in STREAM_DTYPES or not MIN_ROWS <= tokens <= MAX_ROWS:
         return None
-    if tokens <= _HALF and min(in_features, columns) < _LARGE:
+    if min(in_features, columns) < _LARGE:
         return None
-    halves = -(-tokens // _HALF)
-    most = _MAX_HELD if max_parts == 1 else _MAX_HELD_OF_PART
     for parts in range(1, max_parts + 1):
         for depths in range(1, _MAX_DEPTHS + 1):
             steps, rest = divmod(in_features, parts * depths * _WARP_STEP)
-            held = depths * steps * halves
-            if rest == 0 and 1 <= steps <= _MAX_STEPS and held <= most:
+            if rest == 0 and 1 <= steps <= _MAX_STEPS:
                 units = -(-columns // _COLUMNS)
                 return HeldShape(
-                    halves=halves,
                     steps=steps,
                     depths=depths,
                     parts=parts,

@@ -190,11 +190,10 @@ LINEAR = Kernel(
         Case("stream_four_rows", _inputs(4, 128, 40)),
         Case("stream_eight_rows", _inputs(8, 192, 530)),
         Case("stream_few_columns", _inputs(1, 1792, 9)),
-        # Rows in registers, of one half and of two; a stage a unit, and two.
+        # Where such weights are taken for large: rows in registers, a stage a unit, and two.
         Case("held_three_rows", _inputs(3, 256, 45, bias=True)),
-        Case("held_nine_rows", _inputs(9, 256, 40)),
         Case("held_five_rows_two_stages", _inputs(5, 2560, 33)),
-        Case("held_sixteen_rows_two_stages", _inputs(16, 2560, 50, bias=True)),
+        Case("held_eight_rows", _inputs(8, 256, 50)),
         # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.
         Case("batch_invariant", _inputs(9, 99, 33), _INVARIANT),
         Case("batch_invariant_one_row", _inputs(1, 64, 48), _INVARIANT),

@@ -11,7 +11,7 @@
 #include "ptx.cuh"
 
 // The products' sums over a part of in_features, blockIdx.y, as linear_tiles leaves them.
-template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
+template <typename T, int kSteps, int kDepths, int kStages>
 __global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
     float* workspace,              // [parts, tokens, out_features]
     const T* x,                    // [tokens, in_features]
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
     int tokens,
     int in_features,
     int out_features) {
-  using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
+  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   const int first_k = blockIdx.y * Stream::kPart;
   const long long columns = out_features;
   float* const sums_of_part = workspace + blockIdx.y * (tokens * columns);

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_rope_a
   append_of<Stream>(columns, x, weight, tokens, in_features);
 }
 
-template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
+template <typename T, int kSteps, int kDepths, int kStages>
 __global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
     T* __restrict__ q,                  // [tokens, heads*head_dim]
     T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
     int kv_heads,
     int head_dim,
     int block_size) {
-  using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
+  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
                                     bias, heads,   kv_heads, head_dim, block_size};
   append_of<Stream>(columns, x, weight, tokens, in_features);

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream
   linear_of<Stream>(out, x, weight, bias, tokens, in_features, out_features);
 }
 
-template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
+template <typename T, int kSteps, int kDepths, int kStages>
 __global__ void __launch_bounds__(kHeldThreads, 1) linear_held(
     T* __restrict__ out,           // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
@@ -63,6 +63,6 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_held(
     int tokens,
     int in_features,
     int out_features) {
-  using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
+  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   linear_of<Stream>(out, x, weight, bias, tokens, in_features, out_features);
 }

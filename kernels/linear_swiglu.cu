@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
   swiglu_of<Stream>(out, x, weight, tokens, in_features, inter);
 }
 
-template <typename T, int kHalves, int kSteps, int kDepths, int kStages>
+template <typename T, int kSteps, int kDepths, int kStages>
 __global__ void __launch_bounds__(kHeldThreads, 1) linear_swiglu_held(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
@@ -70,6 +70,6 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_swiglu_held(
     int tokens,
     int in_features,
     int inter) {
-  using Stream = HeldRows<T, kHalves, kSteps, kDepths, kStages>;
+  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   swiglu_of<Stream>(out, x, weight, tokens, in_features, inter);
 }

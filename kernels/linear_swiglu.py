@@ -98,10 +98,9 @@ LINEAR_SWIGLU = Kernel(
         Case("nine_rows", _inputs(9, 1024, 21)),
         Case("sixteen_rows", _inputs(16, 320, 34)),
         Case("one_gate", _inputs(1, 1792, 1)),
-        # Rows in registers, of one half and of two.
+        # Where such weights are taken for large: rows in registers, a stage a unit, and two.
         Case("held_seven_rows", _inputs(7, 256, 38)),
-        Case("held_thirteen_rows", _inputs(13, 256, 27)),
-        Case("held_sixteen_rows_two_stages", _inputs(16, 2560, 18)),
+        Case("held_eight_rows_two_stages", _inputs(8, 2560, 18)),
     ),
     benchmarks=stream_benchmarks(_inputs, ("gate_up",), row_counts=(1, 16)),
 )

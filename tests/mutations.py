@@ -930,11 +930,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "return min(unit * kColumns + column, out_features - 1);",
             "return unit * kColumns + column;",
         ),
-        (
-            "held: rows of x after the last are read",
-            "min(lane / 4 + 8 * half, tokens - 1)",
-            "lane / 4 + 8 * half",
-        ),
+        ("held: rows of x after the last are read", "min(row, tokens - 1)", "row"),
         (
             "the ring's barriers of another stage",
             "barriers + n % kStages * kBarrierBytes",
@@ -962,11 +958,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ("warps multiply the same k", "warp * kWarpDepth + lane", "lane"),
         ("x of the first stage for all", "i / kSteps * kDepth + i % kSteps", "i % kSteps"),
         (
-            "the second half of the rows is the first",
-            "held[depth][step][kHalves - 1]",
-            "held[depth][step][0]",
-        ),
-        (
             "held: a step of a load's elements left out",
             "for (int i = 0; i < 4; i += 2) {",
             "for (int i = 0; i < 2; i += 2) {",
@@ -976,11 +967,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "weights[step % 2][i], weights",
             "weights[(step + 1) % 2][i], weights",
         ),
-        (
-            "one chain left out",
-            "to[0] = sums[0][2 * half] + sums[1][2 * half];",
-            "to[0] = sums[0][2 * half];",
-        ),
+        ("one chain left out", "to[0] = sums[0][0] + sums[1][0];", "to[0] = sums[0][0];"),
         (
             "stages are filled while others read them",
             "        __syncthreads();  // no warp reads the stage any more, "
@@ -993,19 +980,18 @@ MUTATIONS: tuple[Mutation, ...] = (
             "int w = 1; w < kWarps; ++w) results",
             "int w = 2; w < kWarps; ++w) results",
         ),
-        ("held: rows after the last are finished", "        if (row >= tokens) continue;\n", ""),
         (
-            "one warp finishes all units, another begins",
-            "if (!finishes) continue;",
-            "if (warp != 0) continue;",
+            "held: rows after the last are finished",
+            "if (!finishes || row >= tokens)",
+            "if (!finishes)",
         ),
+        ("one warp finishes all units, another begins", "if (!finishes ||", "if (warp != 0 ||"),
         ("stages are never filled again", "if (warp == n % kWarps) fill(n + kStages);", ""),
         ("the last unit of a block left out", "unit < end; ++unit", "unit < end - 1; ++unit"),
     ),
     *_bugs(
         "linear",
         "held_rows.py",
-        ("half of the rows", "halves = -(-tokens // _HALF)", "halves = 1"),
         ("blocks without units", "units),\n", "2 * units),\n"),
     ),
     *_bugs(

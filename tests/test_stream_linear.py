@@ -190,6 +190,10 @@ FEWER = [
     *("rms_norm", "linear_swiglu", "linear_add", "rms_norm", "linear"),
 ]
 FEW = [
+    *("rms_norm", "linear", "rope_append", "linear_add_rms_norm"),
+    *("linear_swiglu", "linear_add_rms_norm", "linear"),
+]
+HELD = [
     *("rms_norm", "linear_rope_append", "linear_add_rms_norm"),
     *("linear_swiglu", "linear_add_rms_norm", "linear"),
 ]
@@ -209,11 +213,11 @@ def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
 
 
-@pytest.mark.parametrize("rows", [3, 8, 9])
-def test_large_layers_of_few_rows_are_fused_as_those_of_more(rows, monkeypatch):
+@pytest.mark.parametrize("rows", [3, 8])
+def test_large_layers_of_few_rows_are_fused_more(rows, monkeypatch):
     """Where rows are held in registers, what is done at a product's end is free."""
     monkeypatch.setattr(held_rows, "_LARGE", 256)  # what is large then
-    assert layer(rows, "bfloat16") == FEW
+    assert layer(rows, "bfloat16") == HELD
 
 
 def test_every_rung_is_fused_as_its_own_rows_allow():
