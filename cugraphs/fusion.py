@@ -6,11 +6,11 @@ A fused program interprets to the same numbers as the original.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cugraphs.kernel import Kernel
+from cugraphs.kernel import Axes, Kernel
 from cugraphs.kernels import (
     ADD,
     ADD_RMS_NORM,
@@ -18,6 +18,7 @@ from cugraphs.kernels import (
     LINEAR_ADD,
     LINEAR_ADD_RMS_NORM,
     LINEAR_RESIDUAL,
+    LINEAR_ROPE_APPEND,
     LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_ROPE_APPEND,
@@ -26,7 +27,9 @@ from cugraphs.kernels import (
     ROPE_APPEND,
     SILU_AND_MUL,
 )
+from cugraphs.kernels.held_rows import MAX_PARTS, held_shape
 from cugraphs.kernels.linear_residual import MIN_ROWS
+from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -43,6 +46,8 @@ class Rule:
         dtypes: that "T" may be; empty: any.
         min_rows: tokens, at their most, from which on it is worth it.
         max_rows: tokens, at their most, to which it is worth it; 0: whatever ``fused`` takes.
+        worth: says whether it is worth it for the axes of the run's LINEAR, at their largest; None:
+            always.
 
     A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
     or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest: a
@@ -57,6 +62,7 @@ class Rule:
     dtypes: tuple[str, ...] = ()
     min_rows: int = 0
     max_rows: int = 0
+    worth: Callable[[Axes], bool] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
@@ -84,6 +90,7 @@ def _of_linear(
     *,
     min_rows: int = 0,
     max_rows: int = 0,
+    worth: Callable[[Axes], bool] | None = None,
 ) -> Iterator[Rule]:
     """Rules for a run with a LINEAR, without a bias and, where ``fused`` takes one, with it."""
     options: dict[str, Any] = {
@@ -91,11 +98,25 @@ def _of_linear(
         "dtypes": fused.cuda_dtypes,
         "min_rows": min_rows,
         "max_rows": max_rows,
+        "worth": worth,
     }
     yield Rule(run, fused, operands, links, **options)
     if fused.operands[-1].name == "bias":
         bias = (run.index(LINEAR), "bias")
         yield Rule(run, fused, (*operands, bias), links, **options)
+
+
+def _holds_rows(axes: Axes) -> bool:
+    """Whether a product's rows are held in registers: what is done at its end is free then."""
+    sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
+    return held_shape(*sizes, "bfloat16") is not None
+
+
+def _adds_parts(axes: Axes) -> bool:
+    """Whether parts of in_features that another launch adds are faster than one product."""
+    sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
+    is_held = held_shape(*sizes, "bfloat16", max_parts=MAX_PARTS) is not None
+    return is_held or axes["tokens"] > MAX_ADD_ROWS
 
 
 # What each block normalises for itself: with more rows it takes longer than a launch.
@@ -130,16 +151,30 @@ _FEW_ROWS = (
         max_rows=_MAX_NORM_ROWS,
     ),
     *_of_linear(
-        (LINEAR, ADD),
-        LINEAR_ADD,
-        ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
-        (((0, "out"), (1, "b")),),
+        (LINEAR, ROPE_APPEND),
+        LINEAR_ROPE_APPEND,
+        (
+            *((1, "q"), (1, "k_cache"), (1, "v_cache")),
+            *((0, "x"), (1, "positions"), (1, "slot_mapping")),
+            *((0, "weight"), (1, "cos_sin")),
+        ),
+        (((0, "out"), (1, "qkv")),),
+        min_rows=_MAX_NORM_ROWS + 1,
+        worth=_holds_rows,
     ),
     *_of_linear(
         (LINEAR, ADD, RMS_NORM),
         LINEAR_ADD_RMS_NORM,
         ((1, "out"), (2, "out"), (1, "a"), (0, "x"), (0, "weight"), (2, "weight")),
         (((0, "out"), (1, "b")), ((1, "out"), (2, "x"))),
+        min_rows=_MAX_NORM_ROWS + 1,
+        worth=_adds_parts,
+    ),
+    *_of_linear(
+        (LINEAR, ADD),
+        LINEAR_ADD,
+        ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
+        (((0, "out"), (1, "b")),),
     ),
     *_of_linear(
         (LINEAR, SILU_AND_MUL),
@@ -224,6 +259,10 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
         return None
     if rule.max_rows and int(run[0].axes["tokens"]) > rule.max_rows:
         return None
+    if rule.worth is not None:
+        (linear,) = [op for op in run if op.kernel is LINEAR]
+        if not rule.worth({name: int(size) for name, size in linear.axes.items()}):
+            return None
     if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
         return None
     try:

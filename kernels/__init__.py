@@ -15,6 +15,7 @@ from .linear import LINEAR
 from .linear_add import LINEAR_ADD
 from .linear_add_rms_norm import LINEAR_ADD_RMS_NORM
 from .linear_residual import LINEAR_RESIDUAL
+from .linear_rope_append import LINEAR_ROPE_APPEND
 from .linear_swiglu import LINEAR_SWIGLU
 from .logprobs import LOGPROBS
 from .loop_control import LOOP_CONTROL
@@ -42,6 +43,7 @@ ALL = (
     LINEAR_ADD,
     LINEAR_ADD_RMS_NORM,
     LINEAR_RESIDUAL,
+    LINEAR_ROPE_APPEND,
     LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_ROPE_APPEND,
@@ -71,6 +73,7 @@ __all__ = [
     "LINEAR_ADD",
     "LINEAR_ADD_RMS_NORM",
     "LINEAR_RESIDUAL",
+    "LINEAR_ROPE_APPEND",
     "LINEAR_SWIGLU",
     "LOGPROBS",
     "LOOP_CONTROL",

@@ -34,6 +34,7 @@ from cugraphs.kernel import (
 
 from .benchmark_sizes import MATRICES
 from .case_arrays import Make, normal
+from .held_rows import held_shape
 from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
@@ -93,15 +94,15 @@ def launches(
     sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
     if not batch_invariant and streams(tokens, in_features, dtype):
         shape = stream_shape(tokens, in_features, out_features)
-        return (
-            Launch(
-                function=shape.function("linear_stream", dtype),
-                grid=(shape.blocks, 1, 1),
-                block=shape.threads,
-                scalars=sizes,
-                programmatic=True,
-            ),
+        stream = Launch(
+            function=shape.function("linear_stream", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=sizes,
+            programmatic=True,
         )
+        held = held_shape(tokens, in_features, out_features, dtype)
+        return (held.launch("linear_held", dtype, stream) if held else stream,)
     if _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
     if takes_wgmma(tokens, in_features, out_features, dtype) and out_features <= MAX_COLUMNS:
@@ -206,6 +207,10 @@ LINEAR = Kernel(
         Case("stream_four_rows", _inputs(4, 128, 40)),
         Case("stream_eight_rows", _inputs(8, 192, 530)),
         Case("stream_few_columns", _inputs(1, 1792, 9)),
+        # Where such weights are taken for large: rows in registers, a stage a unit, and two.
+        Case("held_three_rows", _inputs(3, 256, 45, bias=True)),
+        Case("held_five_rows_two_stages", _inputs(5, 2560, 33)),
+        Case("held_eight_rows", _inputs(8, 256, 50)),
         # A tile that is not full; a stage that is not; more steps than there are stages.
         Case("wgmma_bias", _inputs(24, 136, 104, bias=True)),
         Case("wgmma_many_steps", _inputs(33, 1480, 40)),

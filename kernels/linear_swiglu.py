@@ -31,6 +31,7 @@ from cugraphs.kernel import (
 
 from . import silu_and_mul
 from .case_arrays import Make, normal
+from .held_rows import held_shape
 from .linear import LINEAR
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import (
@@ -96,15 +97,15 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             ),
         )
     shape = stream_shape(tokens, in_features, 2 * inter)
-    return (
-        Launch(
-            function=shape.function("linear_swiglu", dtype),
-            grid=(shape.blocks, 1, 1),
-            block=shape.threads,
-            scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
-            programmatic=True,
-        ),
+    stream = Launch(
+        function=shape.function("linear_swiglu", dtype),
+        grid=(shape.blocks, 1, 1),
+        block=shape.threads,
+        scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
+        programmatic=True,
     )
+    held = held_shape(tokens, in_features, 2 * inter, dtype)
+    return (held.launch("linear_swiglu_held", dtype, stream) if held else stream,)
 
 
 def workspace(axes: Axes, dtype: str) -> int:
@@ -146,6 +147,9 @@ LINEAR_SWIGLU = Kernel(
         Case("nine_rows", _inputs(9, 1024, 21)),
         Case("sixteen_rows", _inputs(16, 320, 34)),
         Case("one_gate", _inputs(1, 1792, 1)),
+        # Where such weights are taken for large: rows in registers, a stage a unit, and two.
+        Case("held_seven_rows", _inputs(7, 256, 38)),
+        Case("held_eight_rows_two_stages", _inputs(8, 2560, 18)),
         # Tiles and a part of one; a stage that is not full; more steps than stages; all rows.
         Case("seventeen_rows", _inputs(17, 136, 72)),
         Case("many_steps", _inputs(40, 1352, 24)),

@@ -36,6 +36,15 @@ __device__ __forceinline__ void load_once(unsigned (&result)[4], const void* fro
                : "l"(from));
 }
 
+// Loads 16 bytes, aligned to 16, of shared memory, where the text says: the compiler would load many of
+// them ahead, into registers that are wanted for other things.
+__device__ __forceinline__ void load_shared(unsigned (&result)[4], const void* from) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+               : "r"(shared_address(from))
+               : "memory");
+}
+
 // Closes the group of the copies that this thread has begun.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

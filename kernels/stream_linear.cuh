@@ -28,10 +28,11 @@ template <
     int kFragments,
     int kRowTeams,
     int kDepthWarps,
-    int kGroups,
+    int kGroups_,
     int kAhead,
     bool kShared>
 struct StreamLinear {
+  static constexpr int kGroups = kGroups_;
   static constexpr int kWarps = kRowTeams * kDepthWarps;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRows = kFragments * 16 / kSegments;  // of x, at most
@@ -202,6 +203,24 @@ struct StreamLinear {
         }
       }
     }
+  }
+
+  // The same for rows of x that are multiplied as they are.
+  template <typename WeightRow, typename BeginRow, typename Begin, typename Finish>
+  static __device__ __forceinline__ void run(
+      const WeightRow& weight_row,
+      const BeginRow& begin_row,
+      const Begin& begin_unit,
+      const Finish& finish_unit,
+      const T* x,                    // [tokens, in_features]
+      const T* __restrict__ weight,  // [.., in_features]
+      int units,
+      int tokens,
+      int in_features) {
+    static_assert(!kShared, "nothing would fill the rows");
+    run(
+        weight_row, [] {}, [](T*) {}, begin_row, begin_unit, finish_unit, x, weight, units, tokens,
+        in_features);
   }
 
   // A thread's part of the norm's weight; in_features is at most kHeld loads of the block.

@@ -815,7 +815,11 @@ MUTATIONS: tuple[Mutation, ...] = (
     *_bugs(
         "linear_add_rms_norm",
         "linear_add_rms_norm.cu",
-        ("a part left out", "int part = 1; part < kParts", "int part = 2; part < kParts"),
+        (
+            "a part left out",
+            "int part = 1; part < kParts; ++part) total",
+            "int part = 2; part < kParts; ++part) total",
+        ),
         ("no bias", "if (bias != nullptr) total += to_float(bias[i * kWidth + k]);", ""),
         ("the bias of another column", "bias[i * kWidth + k]", "bias[k]"),
         (
@@ -823,8 +827,43 @@ MUTATIONS: tuple[Mutation, ...] = (
             "total = to_float(from_float<T>(total));",
             "",
         ),
-        ("no eps", " / out_features + eps)", " / out_features)"),
+        (
+            "no eps",
+            " / out_features + eps);\n#pragma unroll\n",
+            " / out_features);\n#pragma unroll\n",
+        ),
         ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
+        (
+            "staged: a part left out",
+            "int part = 1; part < kParts; ++part) {",
+            "int part = 2; part < kParts; ++part) {",
+        ),
+        (
+            "staged: a missing bias is read",
+            "bias != nullptr ? to_float(bias[4 * i + k]) : 0.0f",
+            "to_float(bias[4 * i + k])",
+        ),
+        ("staged: the bias of another column", "bias[4 * i + k]", "bias[k]"),
+        ("staged: a product that is not rounded", "to_float(from_float<T>(biased))", "biased"),
+        (
+            "staged: no eps",
+            " / out_features + eps);\n#pragma unroll 1",
+            " / out_features);\n#pragma unroll 1",
+        ),
+        ("staged: no gain", "scale * to_float(factors.v[k])", "scale"),
+        ("staged: parts lie a row apart", "static_cast<long long>(gridDim.x) * quads", "quads"),
+        (
+            "staged: others' copies are read too early",
+            "  cp_async_wait<0>();\n  __syncthreads();\n",
+            "  cp_async_wait<0>();\n",
+        ),
+        (
+            "staged: copies are read before they have ended",
+            "  cp_async_wait<0>();\n  __syncthreads();\n",
+            "  __syncthreads();\n",
+        ),
+        ("staged: the residual of the first row", "residual + row * out_features", "residual"),
+        ("staged: not normalised but the residual", "    values[i] = quad;\n", ""),
         (
             "parts lie a row apart",
             "part * part_vectors + first",
@@ -960,6 +999,145 @@ MUTATIONS: tuple[Mutation, ...] = (
             "    cp_async_wait<0>();  // a thread reads what it has copied itself\n",
             "",
         ),
+    ),
+    # ------------------------------------------------------------------------------- held_rows
+    *_bugs(
+        "linear",
+        "held_rows.cuh",
+        ("held: no wait for the launch before", "    wait_for_previous_kernel();\n", ""),
+        (
+            "held: weights after the last row are read",
+            "return min(unit * kColumns + column, out_features - 1);",
+            "return unit * kColumns + column;",
+        ),
+        ("held: rows of x after the last are read", "min(row, tokens - 1)", "row"),
+        (
+            "the ring's barriers of another stage",
+            "barriers + n % kStages * kBarrierBytes",
+            "barriers",
+        ),
+        (
+            "a stage is read before it is there",
+            "        mbarrier_wait(barrier_of(n), n / kStages % 2);\n",
+            "",
+        ),
+        ("the other phase is waited for", "n / kStages % 2", "1 - n / kStages % 2"),
+        ("more bytes expected than come", "kColumns * kDepth * 2);", "kColumns * kPitch * 2);"),
+        ("rows of the weight too few", "if (lane < kColumns) {", "if (lane < kColumns - 1) {"),
+        ("the first stage of a unit again", "+ n % kDepths * kDepth, kDepth", ", kDepth"),
+        (
+            "the first unit's weights again",
+            "weight_row(begin + n / kDepths, lane)",
+            "weight_row(begin, lane)",
+        ),
+        (
+            "barriers are used before they are initialised",
+            "      mbarrier_init_done();\n    }\n    __syncthreads();\n",
+            "      mbarrier_init_done();\n    }\n",
+        ),
+        ("warps multiply the same k", "warp * kWarpDepth + lane", "lane"),
+        ("x of the first stage for all", "i / kSteps * kDepth + i % kSteps", "i % kSteps"),
+        (
+            "held: a step of a load's elements left out",
+            "for (int i = 0; i < 4; i += 2) {",
+            "for (int i = 0; i < 2; i += 2) {",
+        ),
+        (
+            "the next step's weights",
+            "weights[step % 2][i], weights",
+            "weights[(step + 1) % 2][i], weights",
+        ),
+        ("one chain left out", "to[0] = sums[0][0] + sums[1][0];", "to[0] = sums[0][0];"),
+        (
+            "stages are filled while others read them",
+            "        __syncthreads();  // no warp reads the stage any more, "
+            "and the sums are there\n",
+            "",
+        ),
+        ("units share one place", "parts[turn % 2]", "parts[0]"),
+        (
+            "a warp's sums left out",
+            "int w = 1; w < kWarps; ++w) results",
+            "int w = 2; w < kWarps; ++w) results",
+        ),
+        (
+            "held: rows after the last are finished",
+            "if (!finishes || row >= tokens)",
+            "if (!finishes)",
+        ),
+        ("one warp finishes all units, another begins", "if (!finishes ||", "if (warp != 0 ||"),
+        ("stages are never filled again", "if (warp == n % kWarps) fill(n + kStages);", ""),
+        ("the last unit of a block left out", "unit < end; ++unit", "unit < end - 1; ++unit"),
+    ),
+    *_bugs(
+        "linear",
+        "held_rows.py",
+        ("blocks without units", "units),\n", "2 * units),\n"),
+    ),
+    *_bugs(
+        "linear_add_rms_norm",
+        "linear_add_rms_norm.cu",
+        (
+            "all parts are the first",
+            "const int first_k = blockIdx.y * Stream::kPart;",
+            "const int first_k = 0;",
+        ),
+        ("parts in one place", "workspace + blockIdx.y * (tokens * columns)", "workspace"),
+        (
+            "columns after the last are stored",
+            "if (output < out_features) sums_of_part",
+            "sums_of_part",
+        ),
+    ),
+    # ------------------------------------------------------------------------ linear_rope_append
+    *_bugs(
+        "linear_rope_append",
+        "rope_columns.cuh",
+        (
+            "cosines and sines swapped",
+            "sines[which][g] = angles[which][half + index]",
+            "sines[which][g] = angles[which][index]",
+        ),
+        (
+            "rotated the other way",
+            "left * cosines[which][g] - right",
+            "left * cosines[which][g] + right",
+        ),
+        (
+            "v is rotated too",
+            "head < heads + kv_heads;  // a",
+            "head < heads + 2 * kv_heads;  // a",
+        ),
+        (
+            "pairs of neighbours, not of halves",
+            "pair % half + (column < kPairs ? 0 : half)",
+            "pair % half + (column < kPairs ? 0 : 1)",
+        ),
+        (
+            "pairs after the last are read",
+            "min(unit * kPairs + column % kPairs, pairs() - 1)",
+            "unit * kPairs + column % kPairs",
+        ),
+        ("pairs after the last are stored", "if (pair >= pairs()) continue;", ""),
+        ("a dead row's angles are read", "slots[which] < 0 ? 0 : positions[row]", "positions[row]"),
+        ("a dead row's k and v are stored", "        continue;\n", ""),
+        (
+            "a dead row's q is not written",
+            "if (head < heads) target[0] = target[half] = from_float<T>(0.0f);",
+            "",
+        ),
+        ("slot 0 is dead", "if (slot < 0) {", "if (slot <= 0) {"),
+        ("v's head counted from k's", "(is_rotated ? 0 : kv_heads)", "0"),
+        ("offset in a block forgotten", "slot % block_size;", "0;"),
+        ("k and v swapped", "is_rotated ? k_cache : v_cache", "is_rotated ? v_cache : k_cache"),
+        ("the first half's bias for both", "bias[first + half]", "bias[first]"),
+        ("rotated before it is rounded", "left = to_float(a), right", "left = sums[g], right"),
+        (
+            "another row's slot",
+            "slots[which] = slot_mapping[row];",
+            "slots[which] = slot_mapping[0];",
+        ),
+        ("angles of the first pairs for all", "index = (unit * kPairs + g", "index = (g"),
     ),
     # ------------------------------------------------------------------------- norm_rope_append
     *_bugs(

@@ -26,6 +26,7 @@ ROUNDINGS = {
     "paged_prefill_attention": 3,  # the weights of V too
     "linear_add": 3,
     "linear_add_rms_norm": 5,
+    "linear_rope_append": 5,
     "linear_swiglu": 5,
     "norm_linear": 3,
     "norm_swiglu": 5,
@@ -33,8 +34,8 @@ ROUNDINGS = {
 }
 # They stand for LINEAR among others, and have the bits that it has by default.
 OF_LINEAR = {
-    *("linear_add", "linear_add_rms_norm", "linear_residual", "linear_swiglu"),
-    *("norm_linear", "norm_rope_append", "norm_swiglu"),
+    *("linear_add", "linear_add_rms_norm", "linear_residual", "linear_rope_append"),
+    *("linear_swiglu", "norm_linear", "norm_rope_append", "norm_swiglu"),
 }
 
 

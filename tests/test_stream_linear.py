@@ -20,6 +20,7 @@ from cugraphs.kernels import (
     RMS_NORM,
     ROPE_APPEND,
     SILU_AND_MUL,
+    held_rows,
     stream_linear,
 )
 from cugraphs.kernels.linear_add_rms_norm import LINEAR_ADD_RMS_NORM
@@ -105,6 +106,7 @@ def test_shapes_of_llamas_compile_for_every_architecture_without_spills(arch):
             continue
         axes = {"tokens": tokens, "in_features": in_features, "out_features": columns}
         (launch,) = LINEAR.launches(axes, "bfloat16")
+        (launch,) = launch.elsewhere or (launch,)
         if launch.function not in seen:
             seen.add(launch.function)
             compile_launch(LINEAR, launch, arch)
@@ -191,6 +193,10 @@ FEW = [
     *("rms_norm", "linear", "rope_append", "linear_add_rms_norm"),
     *("linear_swiglu", "linear_add_rms_norm", "linear"),
 ]
+HELD = [
+    *("rms_norm", "linear_rope_append", "linear_add_rms_norm"),
+    *("linear_swiglu", "linear_add_rms_norm", "linear"),
+]
 MANY = [
     *("rms_norm", "linear", "rope_append", "linear", "add_rms_norm"),
     *("linear", "silu_and_mul", "linear", "add_rms_norm", "linear"),
@@ -208,6 +214,13 @@ MANY = [
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
+
+
+@pytest.mark.parametrize("rows", [3, 8])
+def test_large_layers_of_few_rows_are_fused_more(rows, monkeypatch):
+    """Where rows are held in registers, what is done at a product's end is free."""
+    monkeypatch.setattr(held_rows, "_LARGE", 256)  # what is large then
+    assert layer(rows, "bfloat16") == HELD
 
 
 def test_every_rung_is_fused_as_its_own_rows_allow():

@@ -81,6 +81,11 @@ struct Ptx {
     emu_access(from, 16, false, site);
     memcpy(result, from, 16);
   }
+  void load_shared(unsigned (&result)[4], const void* from) const {
+    if (reinterpret_cast<uintptr_t>(from) % 16) emu_fail(site, "misaligned load of 16 bytes");
+    emu_access(from, 16, false, site);
+    memcpy(result, from, 16);
+  }
 
   template <int kMatrices, bool kTransposed>
   void ldmatrix(unsigned* result, const void* row) const {
@@ -125,6 +130,7 @@ struct Ptx {
 #define cp_async_commit emu::Ptx{EMU_SITE}.cp_async_commit
 #define cp_async_wait emu::Ptx{EMU_SITE}.cp_async_wait
 #define load_once emu::Ptx{EMU_SITE}.load_once
+#define load_shared emu::Ptx{EMU_SITE}.load_shared
 #define ldmatrix_x2 emu::Ptx{EMU_SITE}.ldmatrix_x2
 #define ldmatrix_x4 emu::Ptx{EMU_SITE}.ldmatrix_x4
 #define ldmatrix_x2_trans emu::Ptx{EMU_SITE}.ldmatrix_x2_trans

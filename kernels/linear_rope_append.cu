@@ -1,0 +1,83 @@
+// linear_rope_append: q and k rotated by their positions, k and v stored in their cache slots, as
+//                     rope_append does, of qkv[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n]
+//
+// In float32; rounds to T where linear and rope_append store: qkv and what is rotated. See rope_columns.cuh.
+// Few rows: linear_rope_append has the weight go through registers, linear_rope_append_held through shared
+// memory; see stream_linear.cuh and held_rows.cuh.
+#include "held_rows.cuh"
+#include "rope_columns.cuh"
+#include "stream_linear.cuh"
+
+template <typename Stream, typename T>
+__device__ __forceinline__ void append_of(
+    RopeColumns<T, Stream>& columns,
+    const T* x,                    // [tokens, in_features]
+    const T* __restrict__ weight,  // [(heads + 2*kv_heads)*head_dim, in_features]
+    int tokens,
+    int in_features) {
+  const auto weight_row = [&](int unit, int column) { return columns.weight_row(unit, column); };
+  const auto begin_row = [&](int which, int row) { columns.begin_row(which, row); };
+  const auto begin = [&](int which, int unit, int, int column) {
+    columns.begin(which, unit, column);
+  };
+  const auto finish = [&](int which, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
+    columns.finish(which, unit, row, column, sums);
+  };
+  Stream::run(
+      weight_row, begin_row, begin, finish, x, weight, columns.units(), tokens, in_features);
+}
+
+template <
+    typename T,
+    int kSegments,
+    int kFragments,
+    int kRowTeams,
+    int kDepthWarps,
+    int kGroups,
+    int kAhead>
+__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_rope_append(
+    T* __restrict__ q,                  // [tokens, heads*head_dim]
+    T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
+    T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
+    const T* x,                         // [tokens, in_features]
+    const int* positions,               // [tokens]
+    const int* slot_mapping,            // [tokens]
+    const T* __restrict__ weight,       // [(heads + 2*kv_heads)*head_dim, in_features]
+    const float* __restrict__ cos_sin,  // [max_position, head_dim]: cosines, then sines
+    const T* __restrict__ bias,         // [(heads + 2*kv_heads)*head_dim] or null
+    int tokens,
+    int in_features,
+    int heads,
+    int kv_heads,
+    int head_dim,
+    int block_size) {
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
+  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
+                                    bias, heads,   kv_heads, head_dim, block_size};
+  append_of<Stream>(columns, x, weight, tokens, in_features);
+}
+
+template <typename T, int kSteps, int kDepths, int kStages>
+__global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
+    T* __restrict__ q,                  // [tokens, heads*head_dim]
+    T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
+    T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
+    const T* x,                         // [tokens, in_features]
+    const int* positions,               // [tokens]
+    const int* slot_mapping,            // [tokens]
+    const T* __restrict__ weight,       // [(heads + 2*kv_heads)*head_dim, in_features]
+    const float* __restrict__ cos_sin,  // [max_position, head_dim]: cosines, then sines
+    const T* __restrict__ bias,         // [(heads + 2*kv_heads)*head_dim] or null
+    int tokens,
+    int in_features,
+    int heads,
+    int kv_heads,
+    int head_dim,
+    int block_size) {
+  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
+  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
+                                    bias, heads,   kv_heads, head_dim, block_size};
+  append_of<Stream>(columns, x, weight, tokens, in_features);
+}
