@@ -1082,7 +1082,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             "const int first_k = blockIdx.y * Stream::kPart;",
             "const int first_k = 0;",
         ),
-        ("parts in one place", "workspace + blockIdx.y * (tokens * columns)", "workspace"),
+        ("held parts in one place", "workspace + blockIdx.y * (tokens * columns)", "workspace"),
         (
             "columns after the last are stored",
             "if (output < out_features) sums_of_part",
