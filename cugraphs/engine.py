@@ -192,7 +192,6 @@ class Engine:
                 seed,
                 sample_index,
                 order,
-                request_id,
             )
             if completions and shares:
                 sequence.leader = completions[0].sequence

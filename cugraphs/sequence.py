@@ -22,7 +22,6 @@ class Sequence:
         seed: key of its random numbers.
         sample_index: which of its request's samples it is.
         order: of admission: a lower one goes first.
-        request_id: of the request that it is a sample of.
         leader: the sample of the same prompt that computes it for this one too.
         holders: of the samples of its prompt, those that run and whose blocks hold all of it, once
             all submitted steps have run. All samples have the same list.
@@ -40,7 +39,6 @@ class Sequence:
     seed: int = 0
     sample_index: int = 0
     order: int = 0
-    request_id: int = 0
     leader: Sequence | None = None
     holders: list[Sequence] = field(default_factory=list)
     slot: int = -1

@@ -641,12 +641,13 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "CLUSTER": 2, "BLOCKS": 24, "RING_BYTES": 1 << 14}
     before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
     try:
-        for clusters in (True, False):
+        for clusters in (None, True, False):  # None: as it is on a GPU
             rows = 1 << 20 if clusters else 0
             settings = {**small, "CLUSTERED_ROWS": {64: rows, 128: rows}}
-            for name, value in settings.items():
+            for name, value in ({} if clusters is None else settings).items():
                 setattr(module, name, value)
-            for case in (_case(kernel, name) for name in FEW_ROWS_CASES):
+            names = ("one_long_row",) if clusters is None else FEW_ROWS_CASES
+            for case in (_case(kernel, name) for name in names):
                 arrays = case_arrays(kernel, case, "bfloat16")
                 expected = ExpectedResults(kernel, arrays, case.attrs)
                 newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
