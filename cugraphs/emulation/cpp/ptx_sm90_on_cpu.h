@@ -125,6 +125,20 @@ struct PtxSm90 {
     emu_copy_async(shared_at(to), from, 16, valid ? 16 : 0, site);
   }
 
+  EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
+    if (to % 16 || bytes % 16)
+      emu_fail(site, "%d bytes go to byte %u, expected multiples of 16", bytes, to);
+    const auto* source = static_cast<const unsigned char*>(from);
+    for (int v = 0; v < bytes; v += 16) {
+      emu_access(source + v, 16, false, site);
+      emu_access(shared_at(to + v), 16, true, site);
+      memcpy(shared_at(to + v), source + v, 16);
+    }
+    Mbarrier& b = mbarrier(barrier);
+    b.phase_and_bytes -= 2 * bytes;
+    close_if_complete(b);
+  }
+
   EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
@@ -249,6 +263,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_arrive emu::PtxSm90{EMU_SITE}.named_barrier_arrive
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
+#define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
