@@ -15,8 +15,8 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 
 from .case_arrays import Make, normal
 from .linear import LINEAR
-from .rms_norm import RMS_NORM
 from .ring_linear import few_row_launch
+from .rms_norm import RMS_NORM
 from .stream_linear import (
     MAX_NORM_ROWS,
     STREAM_DTYPES,

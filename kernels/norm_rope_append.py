@@ -89,9 +89,7 @@ def launches(axes: Axes, dtype: str, *, eps: float, q_size: int) -> tuple[Launch
     heads = (q_size // head_dim, axes["kv_heads"], head_dim, axes["block_size"])
     scalars = (*map(np.int32, (tokens, in_features, *heads)), np.float32(eps))
     sizes = (tokens, in_features, axes["qkv_size"])
-    return (
-        few_row_launch("norm_rope_append", dtype, sizes, scalars, pairs=True, normalised=True),
-    )
+    return (few_row_launch("norm_rope_append", dtype, sizes, scalars, pairs=True, normalised=True),)
 
 
 def _of_rope(name: str, in_features: int, *, bias: bool = False, scale: float = 1.0) -> Case:

@@ -15,9 +15,9 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 
 from .case_arrays import Make, normal
 from .linear import LINEAR
+from .ring_linear import few_row_launch
 from .rms_norm import RMS_NORM
 from .silu_and_mul import SILU_AND_MUL
-from .ring_linear import few_row_launch
 from .stream_linear import (
     MAX_NORM_ROWS,
     STREAM_DTYPES,

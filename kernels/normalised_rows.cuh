@@ -2,12 +2,25 @@
 #pragma once
 #include "common.cuh"
 
-template <typename T, int kThreads, int kRows>
+template <typename T, int kThreads, int kRows, bool kSwapsPairs>
 struct NormalisedRows {
   static constexpr int kVector = 8;  // elements of a load
   static constexpr int kHeld = 4;  // loads of a thread: in_features is at most so many of the block
   static constexpr int kWarps = kThreads / 32;
   using Vector = Pack<T, kVector>;
+
+  // Where kSwapsPairs, 8 elements lie in shared memory with the second pair after the third.
+  static __device__ __forceinline__ void store(Vector& to, const Vector& values) {
+    Vector stored = values;
+    if (kSwapsPairs) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        stored.v[2 + k] = values.v[4 + k];
+        stored.v[4 + k] = values.v[2 + k];
+      }
+    }
+    to = stored;
+  }
 
   Vector gains[kHeld];  // this thread's part of the norm's weight
 
@@ -70,7 +83,7 @@ struct NormalisedRows {
           for (int k = 0; k < kVector; ++k) {
             values.v[k] = from_float<T>(to_float(values.v[k]) * scale * to_float(gains[h].v[k]));
           }
-          own[row * vectors + i] = values;
+          store(own[row * vectors + i], values);
         }
       }
     }

@@ -36,13 +36,14 @@ struct RingLinear {
   static_assert(kWarps * kBarrierBytes % 16 == 0, "what follows the barriers is aligned");
 
   using Words = Pack<unsigned, 4>;
-  using Rows = NormalisedRows<T, kThreads, kRows>;
+  using Rows = NormalisedRows<T, kThreads, kRows, true>;
 
   // The row of the weight that gives a column of a unit, where columns are the weight's rows in order.
   struct RowsInOrder {
     int out_features;
-    __device__ __forceinline__ long long operator()(int unit, int column) const {
-      return min(unit * kColumns + column, out_features - 1);
+    __device__ __forceinline__ long long operator()(int unit, int) const {
+      static_assert(kColumns == 1, "no unit has columns after the last");
+      return unit;
     }
   };
 
@@ -73,27 +74,25 @@ struct RingLinear {
     T* const ring = rings + warp * kStages * kPiece;
     T* const rows = rings + kWarps * kStages * kPiece;
 
-    const long long all_units = units;
-    const int warps = gridDim.x * kWarps, own_warp = blockIdx.x * kWarps + warp;
-    const int begin = static_cast<int>(all_units * own_warp / warps);
-    const int end = static_cast<int>(all_units * (own_warp + 1) / warps);
+    const int stride = gridDim.x * kWarps, first_unit = blockIdx.x * kWarps + warp;
 
     // The next piece to be copied, by lane 0.
-    int next_row = 0, next_k = 0;  // of this warp's rows of the weight
+    int next_unit = first_unit, next_group = 0, next_k = 0;
     const auto copy_next = [&](int stage) {
-      if (next_row >= (end - begin) * kGroups) return;
-      const long long row = weight_row(begin + next_row / kGroups, next_row % kGroups);
-      const int bytes = min(kPiece, in_features - next_k) * static_cast<int>(sizeof(T));
+      if (next_unit >= units) return;
+      const long long row = weight_row(next_unit, next_group);
+      constexpr int bytes = kPiece * sizeof(T);
       const unsigned barrier = barriers + stage * kBarrierBytes;
       mbarrier_arrive_expecting(barrier, bytes);
       copy_bytes(
           shared_address(ring + stage * kPiece), weight + row * in_features + next_k, bytes,
           barrier);
       next_k += kPiece;
-      if (next_k >= in_features) {
-        next_k = 0;
-        ++next_row;
-      }
+      if (next_k < in_features) return;
+      next_k = 0;
+      if (++next_group < kGroups) return;
+      next_group = 0;
+      next_unit += stride;
     };
     if (lane == 0) {
       for (int stage = 0; stage < kStages; ++stage) {
@@ -110,77 +109,82 @@ struct RingLinear {
     const bool has_row = lane < tokens, both = tokens > 1;
     if (has_row) begin_row(0, lane);
     int stage = 0, phase = 0;
-    for (int unit = begin; unit < end; ++unit) {
+    for (int unit = first_unit; unit < units; unit += stride) {
       if (has_row) begin_unit(0, unit, lane, 0);
       float sums[kGroups];
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
-        float results[2][4] = {};  // of the even and the odd halves of loads
+        float results[kRows][2][2][4] = {};  // by halves of loads, and by turns
         for (int first = 0; first < in_features; first += kPiece) {
-          mbarrier_wait(barriers + stage * kBarrierBytes, phase);
+          const unsigned barrier = barriers + stage * kBarrierBytes;
+          mbarrier_wait(barrier, phase);
           const T* const piece = ring + stage * kPiece + lane * kVector;
-          const T* const own_x = rows + first + lane * kVector;
           Words loaded[kSteps];
 #pragma unroll
           for (int s = 0; s < kSteps; ++s) {
-            if (first + s * kStep < in_features) {
-              loaded[s] = *reinterpret_cast<const Words*>(piece + s * kStep);
-            }
+            loaded[s] = *reinterpret_cast<const Words*>(piece + s * kStep);
           }
           __syncwarp();  // all lanes have loaded
           if (lane == 0) copy_next(stage);
           __syncwarp();
-#pragma unroll
-          for (int s = 0; s < kSteps; ++s) {
-            if (first + s * kStep < in_features) {
-              const Words upper = *reinterpret_cast<const Words*>(own_x + s * kStep);
-              Words lower = {{0u, 0u, 0u, 0u}};
-              if (both) lower = *reinterpret_cast<const Words*>(own_x + in_features + s * kStep);
-#pragma unroll
-              for (int i = 0; i < 4; i += 2) {
-                const unsigned a[4] = {upper.v[i], lower.v[i], upper.v[i + 1], lower.v[i + 1]};
-                const unsigned b[2] = {loaded[s].v[i], loaded[s].v[i + 1]};
-                mma_m16n8k16<T>(results[i / 2], a, b);
-              }
-            }
-          }
+          multiply(results[0], loaded, rows + first);
+          if (both) multiply(results[1], loaded, rows + in_features + first);
           if (++stage == kStages) {
             stage = 0;
             phase ^= 1;
           }
         }
-        sums[g] = own_sum(results, both);
+        const float upper = own_sum(results[0]), lower = both ? own_sum(results[1]) : 0.0f;
+        sums[g] = lane == 0 ? upper : lower;
       }
       if (has_row) finish_unit(0, unit, lane, 0, sums);
     }
   }
 
  private:
-  // Puts the rows of x into shared memory, as they are.
+  // Puts the rows of x into shared memory.
   static __device__ __forceinline__ void take_rows(
       T* rows,
       const T* x,  // [tokens, in_features]
       int tokens,
       int in_features) {
+    using Vector = typename Rows::Vector;
     for (int i = threadIdx.x; i < tokens * in_features / kVector; i += kThreads) {
-      cp_async16(rows + i * kVector, x + i * kVector);
+      Vector values = reinterpret_cast<const Vector*>(x)[i];
+      Rows::store(reinterpret_cast<Vector*>(rows)[i], values);
     }
-    cp_async_commit();
-    cp_async_wait<0>();
     __syncthreads();
   }
 
-  // The sum over the diagonal, in the lane of each row of x: of its pieces, which are rows and columns.
-  static __device__ __forceinline__ float own_sum(const float (&results)[2][4], bool both) {
-    const int lane = threadIdx.x % 32, piece = lane / 4, left = lane % 4 * 2;
-    float sums[kRows];
+  // Adds the products of a piece and the same elements of a row of x: of the first halves of loads in
+  // the upper rows of a fragment, of the second ones in the lower rows. Results of other halves are
+  // not used.
+  static __device__ __forceinline__ void multiply(
+      float (&results)[2][2][4], const Words (&weights)[kSteps], const T* x) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float even = results[0][2 * row] + results[1][2 * row];
-      const float odd = results[0][2 * row + 1] + results[1][2 * row + 1];
-      sums[row] = piece == left ? even : piece == left + 1 ? odd : 0.0f;
-      if (row == 0 || both) sums[row] = lanes_sum<32>(sums[row]);
+    for (int s = 0; s < kSteps; ++s) {
+      const Words values = *reinterpret_cast<const Words*>(x + s * kStep + lane * kVector);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned b[2] = {weights[s].v[2 * half], weights[s].v[2 * half + 1]};
+        mma_m16n8k16<T>(results[s % 2][half], values.v, b);
+      }
     }
-    return lane == 0 ? sums[0] : sums[1];
+  }
+
+  // The sum over the diagonals, in every lane.
+  static __device__ __forceinline__ float own_sum(const float (&results)[2][2][4]) {
+    const int lane = threadIdx.x % 32, piece = lane / 4, left = lane % 4 * 2;
+    float sums[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sums[i] = 0.0f;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[i] += results[0][half][2 * half + i] + results[1][half][2 * half + i];
+      }
+    }
+    return lanes_sum<32>(piece == left ? sums[0] : piece == left + 1 ? sums[1] : 0.0f);
   }
 };

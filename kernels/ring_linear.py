@@ -17,14 +17,13 @@ from .stream_linear import normalised_bytes, stream_shape
 RING_ARCH = "sm_90a"
 RING_ROWS = 2
 WARPS = 8
-PIECE = 1024  # elements of the weight that are copied at a time
-MAX_STAGES = 6  # pieces of a warp's ring
-LEAST_STAGES = 2
+MAX_PIECE = 2048  # elements of the weight that are copied at a time
+LEAST_STAGES, MAX_STAGES = 3, 6  # pieces of a warp's ring
 
 # A multiprocessor has 228 KB, of which each block takes 1 KB more than it asks for.
 LARGE_BYTES = 114 << 10
 SMALL_BYTES = 110 << 10  # 1 KB is left for barriers and the sums of squares, in either kind
-_BLOCKS = 132  # one for each multiprocessor of an H200
+BLOCKS = 132  # one for each multiprocessor of an H200
 _STEP = 256  # elements of a warp's load
 _BYTES = 2  # of an element
 _BARRIER_BYTES = 8  # of a piece
@@ -36,19 +35,21 @@ class RingShape:
 
     Args:
         groups: rows of the weight in a unit.
+        piece: elements of the weight that are copied at a time.
         stages: pieces of a warp's ring.
         normalised: the block makes the rows of x itself.
         shared_bytes: dynamic shared memory of a block.
     """
 
     groups: int
+    piece: int
     stages: int
     normalised: bool
     shared_bytes: int
 
     def function(self, name: str, dtype: str) -> str:
         """The C++ name of a kernel of this shape."""
-        numbers = f"{WARPS}, {self.groups}, {PIECE}, {self.stages}"
+        numbers = f"{WARPS}, {self.groups}, {self.piece}, {self.stages}"
         shared = str(self.normalised).lower()
         return f"{name}<RingLinear<{CUDA_TYPES[dtype]}, {numbers}, {shared}>>"
 
@@ -66,10 +67,11 @@ def ring_shape(tokens: int, in_features: int, *, pairs: bool, normalised: bool) 
         return None
     room = SMALL_BYTES if normalised else LARGE_BYTES
     ring = room - tokens * in_features * _BYTES
-    stages = min(MAX_STAGES, ring // (WARPS * (PIECE * _BYTES + _BARRIER_BYTES)))
-    if stages < LEAST_STAGES:
-        return None
-    return RingShape(1 + pairs, stages, normalised, room)
+    for piece in range(MAX_PIECE, 0, -_STEP):
+        stages = ring // (WARPS * (piece * _BYTES + _BARRIER_BYTES))
+        if in_features % piece == 0 and stages >= LEAST_STAGES:
+            return RingShape(1 + pairs, piece, min(stages, MAX_STAGES), normalised, room)
+    return None
 
 
 def few_row_launch(
@@ -106,7 +108,7 @@ def few_row_launch(
         return streamed
     return Launch(
         function=ring.function(name, dtype),
-        grid=(_BLOCKS, 1, 1),
+        grid=(BLOCKS, 1, 1),
         block=32 * WARPS,
         scalars=scalars,
         shared_bytes=ring.shared_bytes,

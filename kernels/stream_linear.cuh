@@ -47,7 +47,7 @@ struct StreamLinear {
   static_assert(kSegments == 2 || kSegments == 4 || kSegments == 8, "whole lines");
 
   using Words = Pack<unsigned, 4>;
-  using Rows = NormalisedRows<T, kThreads, kRows>;
+  using Rows = NormalisedRows<T, kThreads, kRows, false>;
 
   // The row of the weight that gives a column of a unit, where columns are the weight's rows in order.
   // Columns after the last are computed as the last one.
