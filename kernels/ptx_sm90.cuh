@@ -110,6 +110,19 @@ __device__ __forceinline__ void copy_bytes(
       : "memory");
 }
 
+// As copy_bytes, of what is read once: the L2 cache gives it up before anything else.
+__device__ __forceinline__ void copy_bytes_once(
+    unsigned to, const void* from, int bytes, unsigned barrier) {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;"
+      :
+      : "r"(to), "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has
 // ended. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_box(

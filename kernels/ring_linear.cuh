@@ -84,7 +84,7 @@ struct RingLinear {
       constexpr int bytes = kPiece * sizeof(T);
       const unsigned barrier = barriers + stage * kBarrierBytes;
       mbarrier_arrive_expecting(barrier, bytes);
-      copy_bytes(
+      copy_bytes_once(
           shared_address(ring + stage * kPiece), weight + row * in_features + next_k, bytes,
           barrier);
       next_k += kPiece;
@@ -149,9 +149,22 @@ struct RingLinear {
       int tokens,
       int in_features) {
     using Vector = typename Rows::Vector;
-    for (int i = threadIdx.x; i < tokens * in_features / kVector; i += kThreads) {
-      Vector values = reinterpret_cast<const Vector*>(x)[i];
-      Rows::store(reinterpret_cast<Vector*>(rows)[i], values);
+    constexpr int kAtOnce = 8;  // loads of a thread
+    const Vector* const from = reinterpret_cast<const Vector*>(x);
+    Vector* const to = reinterpret_cast<Vector*>(rows);
+    const int vectors = tokens * in_features / kVector;
+    for (int first = threadIdx.x; first < vectors; first += kAtOnce * kThreads) {
+      Vector held[kAtOnce];
+#pragma unroll
+      for (int h = 0; h < kAtOnce; ++h) {
+        const int i = first + h * kThreads;
+        if (i < vectors) held[h] = from[i];
+      }
+#pragma unroll
+      for (int h = 0; h < kAtOnce; ++h) {
+        const int i = first + h * kThreads;
+        if (i < vectors) Rows::store(to[i], held[h]);
+      }
     }
     __syncthreads();
   }

@@ -139,6 +139,11 @@ struct PtxSm90 {
     close_if_complete(b);
   }
 
+  EMU_UNCHECKED void copy_bytes_once(
+      unsigned to, const void* from, int bytes, unsigned barrier) const {
+    copy_bytes(to, from, bytes, barrier);
+  }
+
   EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
@@ -264,6 +269,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
+#define copy_bytes_once emu::PtxSm90{EMU_SITE}.copy_bytes_once
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
