@@ -123,6 +123,11 @@ __device__ __forceinline__ void copy_bytes_once(
       : "memory");
 }
 
+// Begins to copy into the L2 cache; address and bytes are multiples of 16.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes) : "memory");
+}
+
 // Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has
 // ended. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_box(

@@ -32,6 +32,7 @@ struct RingLinear {
   static constexpr int kStep = 32 * kVector;
   static constexpr int kSteps = kPiece / kStep;
   static constexpr int kBarrierBytes = 8;
+  static constexpr int kPrefetched = 3;  // pieces of a warp that go into the L2 cache meanwhile
   static_assert(kPiece % kStep == 0, "whole steps");
   static_assert(kWarps * kBarrierBytes % 16 == 0, "what follows the barriers is aligned");
 
@@ -76,23 +77,29 @@ struct RingLinear {
 
     const int stride = gridDim.x * kWarps, first_unit = blockIdx.x * kWarps + warp;
 
-    // The next piece to be copied, by lane 0.
-    int next_unit = first_unit, next_group = 0, next_k = 0;
+    // A piece of this warp's; those that have not been copied begin at `next`, of lane 0.
+    struct Place {
+      int unit, group, k;
+    };
+    Place next = {first_unit, 0, 0};
+    constexpr int kPieceBytes = kPiece * sizeof(T);
+    const auto address = [&](const Place& place) {
+      return weight + weight_row(place.unit, place.group) * in_features + place.k;
+    };
+    const auto advance = [&](Place& place) {
+      place.k += kPiece;
+      if (place.k < in_features) return;
+      place.k = 0;
+      if (++place.group < kGroups) return;
+      place.group = 0;
+      place.unit += stride;
+    };
     const auto copy_next = [&](int stage) {
-      if (next_unit >= units) return;
-      const long long row = weight_row(next_unit, next_group);
-      constexpr int bytes = kPiece * sizeof(T);
+      if (next.unit >= units) return;
       const unsigned barrier = barriers + stage * kBarrierBytes;
-      mbarrier_arrive_expecting(barrier, bytes);
-      copy_bytes_once(
-          shared_address(ring + stage * kPiece), weight + row * in_features + next_k, bytes,
-          barrier);
-      next_k += kPiece;
-      if (next_k < in_features) return;
-      next_k = 0;
-      if (++next_group < kGroups) return;
-      next_group = 0;
-      next_unit += stride;
+      mbarrier_arrive_expecting(barrier, kPieceBytes);
+      copy_bytes_once(shared_address(ring + stage * kPiece), address(next), kPieceBytes, barrier);
+      advance(next);
     };
     if (lane == 0) {
       for (int stage = 0; stage < kStages; ++stage) {
@@ -100,14 +107,18 @@ struct RingLinear {
       }
       mbarrier_init_done();
       for (int stage = 0; stage < kStages; ++stage) copy_next(stage);
+      Place later = next;
+      for (int i = 0; i < kPrefetched && later.unit < units; ++i) {
+        prefetch_bytes(address(later), kPieceBytes);
+        advance(later);
+      }
     }
     let_next_kernel_start();
     load_constants();
     wait_for_previous_kernel();
-    kShared ? prepare(rows) : take_rows(rows, x, tokens, in_features);
-
     const bool has_row = lane < tokens, both = tokens > 1;
     if (has_row) begin_row(0, lane);
+    kShared ? prepare(rows) : take_rows(rows, x, tokens, in_features);
     int stage = 0, phase = 0;
     for (int unit = first_unit; unit < units; unit += stride) {
       if (has_row) begin_unit(0, unit, lane, 0);

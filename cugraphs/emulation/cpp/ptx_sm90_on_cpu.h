@@ -144,6 +144,12 @@ struct PtxSm90 {
     copy_bytes(to, from, bytes, barrier);
   }
 
+  EMU_UNCHECKED void prefetch_bytes(const void* from, int bytes) const {
+    for (int v = 0; v < bytes; v += 16) {
+      emu_access(static_cast<const unsigned char*>(from) + v, 16, false, site);
+    }
+  }
+
   EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
@@ -270,6 +276,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define copy_bytes_once emu::PtxSm90{EMU_SITE}.copy_bytes_once
+#define prefetch_bytes emu::PtxSm90{EMU_SITE}.prefetch_bytes
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
