@@ -144,6 +144,7 @@ class BucketedStep:
             for axis in buffer.type.shape[:1]
             if isinstance(axis, Dim)
         }
+        self._places: dict[int, tuple[int, Executable, dict[str, int]]] = {}
         self._captured: set[int] = set()
         self._loops: set[int] = set()
         self._eager_reason = GRAPHS_OFF
@@ -155,8 +156,8 @@ class BucketedStep:
         Raises:
             ValueError: ``rows`` is below 1, or above the top rung and may not run eagerly.
         """
-        rung = self._rung(rows)
-        return self.executable(rung).inputs({AXIS: rung})
+        _, executable, sizes = self._place(rows)
+        return executable.inputs(sizes)
 
     def run(
         self,
@@ -176,13 +177,15 @@ class BucketedStep:
                 :meth:`add_loops`.
 
         Returns:
-            The device's outputs, cut to the rows; of the last step.
+            The device's outputs, at the size of the rung; of the last step.
         """
-        rung = self._rung(rows)
-        outputs = self.executable(rung).run(
-            {AXIS: rung}, on_device, num_steps=num_steps, until=until
-        )
+        rung, executable, sizes = self._place(rows)
+        outputs = executable.run(sizes, on_device, num_steps=num_steps, until=until)
         self._count(rows, rung, num_steps, is_loop=until is not None)
+        return outputs
+
+    def cut(self, outputs: Mapping[str, Array], rows: int) -> dict[str, Array]:
+        """What :meth:`run` gave, cut to the rows of the batch."""
         extra = self._row_outputs
         return {n: a[: rows + extra[n]] if n in extra else a for n, a in outputs.items()}
 
@@ -307,10 +310,14 @@ class BucketedStep:
             )
         return graph
 
-    def _rung(self, rows: int) -> int:
-        if rows > self.ladder.top and self.ladder.off_ladder == "eager":
-            return rows
-        return self.ladder.rung_for(rows)
+    def _place(self, rows: int) -> tuple[int, Executable, dict[str, int]]:
+        """The rung of a batch, what runs it, and at which sizes."""
+        found = self._places.get(rows)
+        if found is None:
+            is_eager = rows > self.ladder.top and self.ladder.off_ladder == "eager"
+            rung = rows if is_eager else self.ladder.rung_for(rows)
+            found = self._places[rows] = rung, self.executable(rung), {AXIS: rung}
+        return found
 
     def executable(self, rung: int) -> Executable:
         """What runs a rung."""

@@ -249,7 +249,7 @@ class CompiledStep:
         on_device = {n: array for n, array in given.items() if self._arguments.on_device(array)}
         host = {name: array for name, array in given.items() if name not in on_device}
         self._arguments.fill(self._buckets.inputs(rows), host, rows)
-        return self._buckets.run(rows, on_device)
+        return self._buckets.cut(self._buckets.run(rows, on_device), rows)
 
     def _run_parts(self, parts: Sequence[int], given: Mapping[str, Array]) -> dict[str, Array]:
         """Queue a step for each part of a batch, and put the results together."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from cugraphs.detokenizer import IncrementalDetokenizer, StopStringMatcher
 from cugraphs.outputs import CompletionOutput, Logprob
 from cugraphs.sequence import Sequence
@@ -41,6 +43,7 @@ class Completion:
         self._stops = StopStringMatcher(params.stop_strings, params.include_stop_str_in_output)
         self._has_stops = bool(params.stop_strings)
         self._given = (0, 0)  # tokens and pieces that :meth:`new_output` has given out
+        self._has_told_end = False  # and whether it has told why it ended
 
     def append(self, token_id: int, is_last: bool) -> None:
         """Take a sampled token: extend the text, and end it if it is the last or a stop string is.
@@ -74,16 +77,18 @@ class Completion:
         """End it where it is; nothing happens if it has ended."""
         if self.finish_reason is None:
             self._end("abort")
-            self._flush()
+            with suppress(Exception):  # else what is held back is lost, and nothing more
+                self._flush()
 
     @property
     def has_news(self) -> bool:
-        """Whether there are tokens that :meth:`new_output` has not given out."""
-        return len(self.token_ids) > self._given[0]
+        """Whether there is anything that :meth:`new_output` has not told."""
+        ended = self.finish_reason is not None and not self._has_told_end
+        return ended or len(self.token_ids) > self._given[0]
 
     def fail(self) -> None:
-        """End it where it is, without what its text holds back: something went wrong with that."""
-        self._end("abort")
+        """End it where it is, without what its text holds back: something went wrong."""
+        self._end("error")
 
     def output(self) -> CompletionOutput:
         """The answer so far."""
@@ -93,6 +98,7 @@ class Completion:
         """What it gained since the last call."""
         tokens, pieces = self._given
         self._given = (len(self.token_ids), len(self.pieces))
+        self._has_told_end = self.finish_reason is not None
         logprobs = None if self.logprobs is None else self.logprobs[tokens:]
         return self._output(self.token_ids[tokens:], self.pieces[pieces:], logprobs)
 

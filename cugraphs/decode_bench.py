@@ -255,15 +255,19 @@ def time_engine(
         for _ in range(batch)
     ]
 
+    def step() -> None:
+        for output in engine.step():  # none has ended when the time is over
+            raise RuntimeError(f"bench decode: a sequence has ended ({output.error or 'too soon'})")
+
     def generated() -> int:
         return int(engine.scheduler.slots.num_tokens.min()) - prompt_tokens
 
     try:
         while (before := generated()) < 1 + WARM_UP_TOKENS:
-            engine.step()
+            step()
         start = time.perf_counter()
         while (after := generated()) < before + tokens:
-            engine.step()
+            step()
         return (time.perf_counter() - start) * 1e3 / (after - before)
     finally:
         for request in requests:

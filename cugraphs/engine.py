@@ -7,6 +7,7 @@ arguments.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -27,6 +28,8 @@ from cugraphs.step_pipeline import StepPipeline
 from cugraphs.text_worker import TextWorker
 from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
+
+_log = logging.getLogger("cugraphs")
 
 PRIORITY_SPAN = 1000  # requests that one step of priority lets a request overtake
 
@@ -173,7 +176,8 @@ class Engine:
             seed = int(self._seeds.integers(2**64, dtype=np.uint64))
         request_id = self._next_request_id
         order = request_id + priority * PRIORITY_SPAN
-        shares = len(token_ids) > self.blocks.block_size  # a block that the samples can share
+        # Within one block there is nothing to share; to compute it beside the others is quicker.
+        shares = len(token_ids) > self.blocks.block_size
         completions: list[Completion] = []
         for sample_index in range(params.n):
             sequence = TokenSequence(
@@ -186,8 +190,9 @@ class Engine:
                 order,
                 request_id,
             )
-            if completions and self.blocks.prefix_caching and shares:
+            if completions and shares:
                 sequence.leader = completions[0].sequence
+                sequence.holders = sequence.leader.holders
             self._next_seq_id += 1
             completions.append(Completion(sequence, self._tokenizer))
         prompt_logprobs: list[dict[int, Logprob] | None] | None = (
@@ -231,11 +236,15 @@ class Engine:
             requests_waiting=len(self.scheduler.waiting),
             requests_running=len(self.scheduler.running),
             requests_finished=mine.requests_finished,
+            requests_failed=mine.requests_failed,
             steps=mine.steps,
             prompt_tokens=mine.prompt_tokens,
             generated_tokens=mine.generated_tokens,
             surplus_tokens=mine.surplus_tokens,
             cached_tokens=blocks.num_cached_tokens,
+            forks=blocks.num_forks,
+            forked_tokens=blocks.num_forked_tokens,
+            copied_blocks=blocks.num_copied,
             preemptions=self.scheduler.num_preemptions,
             kv_blocks=blocks.num_usable,
             kv_blocks_used=blocks.num_usable - blocks.num_free,
@@ -263,8 +272,8 @@ class Engine:
         Returns:
             Of requests that stream, what they gained; of others, everything once they have ended.
 
-        Raises:
-            FloatingPointError: the logits of a sequence hold NaN or infinity.
+        A request that fails, by logits that are no numbers or an error in making its text, ends
+        with finish_reason "error" and fails no other.
         """
         self._abort_between_steps()
         self._do_whole(self._step)
@@ -330,13 +339,18 @@ class Engine:
             surplus -= len(completion.token_ids)
             self._counters.surplus_tokens += surplus
             if not sequence.ended:
+                sequence.failed = request.error is not None
                 self.scheduler.finish(sequence)
             request.left.discard(completion)
         if request.finished and request in self._requests:
             self._requests.discard(request)
             self._counters.requests_finished += 1
+            self._counters.requests_failed += request.error is not None
             for callback in self.on_finished:
-                callback(request.clock.times)
+                try:
+                    callback(request.clock.times)
+                except Exception:  # whose ever it is: the request has ended all the same
+                    _log.exception("Engine: a callback in on_finished failed")
 
     def _abort_between_steps(self) -> None:
         """Abort what is to be aborted, unless a step runs, which then does it at its end."""

@@ -1,15 +1,18 @@
 """What a step costs the host: scheduling, state, inputs, results and text, without a device.
 
-The pipeline runs as it does in an engine, over a device that computes nothing and a runner that
-draws tokens. Text is timed apart, on the same tokens, since it has a thread of its own.
+The pipeline runs as it does in an engine on a GPU, one step ahead, over a device that computes
+nothing; its tokens are drawn between the steps. Text is timed apart, on the same tokens, since it
+has a thread of its own.
 """
 
 from __future__ import annotations
 
 import cProfile
+import gc
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,20 +25,21 @@ from cugraphs.device_choice import ModelSizes
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import PROMPT_LOGITS_ROWS, Model, ModelRunner, StepPlan, Ticket
+from cugraphs.model_runner import Model, ModelRunner, StepPlan
 from cugraphs.program import Buffer, Program
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.scheduler import Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
-from cugraphs.statistics import EngineCounters
+from cugraphs.statistics import PHASES, EngineCounters
 from cugraphs.step_pipeline import StepPipeline
 from cugraphs.text_worker import AnswerWriter, StepTokens
+from cugraphs.token_ring import RING_STEPS
 from cugraphs.tokenizer import Tokenizer
 
 BLOCK_SIZE = 16
+STEPS_AHEAD = 1
 PROMPT_TOKENS = 64  # a sequence that joins brings
-PHASES = ("schedule", "submit", "collect")
 _WARM_UP_STEPS = 20
 _TEXT_STEPS = 200  # whose text is timed
 _WINDOW_STEPS = 16  # timed together: each sequence fills a block in them
@@ -56,9 +60,11 @@ class HostTimes:
         answer_tokens: of each, after which another sequence takes its place; 0: none ends.
         steps: timed.
         phase_us: microseconds of a step by the clock, by phase: means over 16 steps, the median of
-            those.
+            those. To "wait" is to read tokens that are there.
         cpu_us: of a step, of the processor in the step's thread, likewise. Where others want the
             processor too the clock says more.
+        collections: of garbage, while the steps were timed, by generation.
+        collection_us: of a step, in those: a mean, whatever windows they fell into.
         text_us: of a token, of the processor in the thread of the text: the median over steps.
         profile: the functions of the step's thread that took most, as (place, microseconds of a
             step), from a run of its own that is slower for it.
@@ -69,6 +75,8 @@ class HostTimes:
     steps: int
     phase_us: Mapping[str, float]
     cpu_us: float
+    collections: Sequence[int]
+    collection_us: float
     text_us: float
     profile: Sequence[tuple[str, float]]
 
@@ -100,16 +108,14 @@ class _DrawingRunner(ModelRunner):
 
     def __init__(self, plan: StepPlan, weights: Mapping[str, Array]) -> None:
         super().__init__(plan, weights, _IdleDevice())
-        rows = plan.state.num_slots
         draw = np.random.default_rng(0)
-        size = 2 * rows + PROMPT_LOGITS_ROWS
-        self._drawn = [draw.integers(0, plan.vocab_size, size, np.int32) for _ in range(64)]
-        self._next = 0
+        self._drawn = draw.integers(0, plan.vocab_size, (64, plan.ring_rows), np.int32)
 
-    def collect(self, ticket: Ticket) -> Mapping[str, Array]:
-        self._next = (self._next + 1) % len(self._drawn)
-        (_, rows), *_ = ticket.steps
-        return {"token_ids": self._drawn[self._next][:rows]}
+    def draw(self) -> None:
+        """Say the tokens of the next steps, as a device that has run them."""
+        for step in range(self.ring.next_step, self.ring.next_step + 1 + STEPS_AHEAD):
+            words = self.ring.arrays["token_ring"][step % RING_STEPS]
+            words[:, 0], words[:, 1] = self._drawn[step % len(self._drawn)], step
 
 
 class _Load:
@@ -127,7 +133,8 @@ class _Load:
         rows = plan.state.num_slots
         self.counters = EngineCounters()
         self.tokens: list[StepTokens] = []
-        self.sequences: list[TokenSequence] = []
+        self.sequences: list[TokenSequence] = []  # all of them, where tokens are kept
+        self._joined = 0
         self._answer_tokens, self._rows = answer_tokens, rows
         self.keeps_tokens = keeps_tokens
         self._prompts = np.random.default_rng(1).integers(0, plan.vocab_size, (64, PROMPT_TOKENS))
@@ -144,38 +151,46 @@ class _Load:
             max_num_batched_tokens=plan.max_num_batched_tokens,
             max_prompt_logits=rows,
         )
+        self._runner = _DrawingRunner(plan, weights)
         self.pipeline = StepPipeline(
             self.scheduler,
-            _DrawingRunner(plan, weights),
+            self._runner,
             self.counters,
             eos_token_ids=sorted(tokenizer.eos_token_ids),
             give=self._keep,
+            steps_ahead=STEPS_AHEAD,
         )
+        self.cpu_s = 0.0  # of the steps
         for row in range(rows):
             # Lengths differ, so that blocks fill and sequences end in different steps.
             self._join(PROMPT_TOKENS - row % BLOCK_SIZE, row * answer_tokens // rows)
 
     def run(self, steps: int) -> None:
         """Run steps, and let others join for those that end."""
-        self.counters.begin_phases()
         for _ in range(steps):
+            self._runner.draw()
+            begin_s = time.thread_time()
+            self.counters.begin_phases()
             self.pipeline.step()
+            self.cpu_s += time.thread_time() - begin_s
             while len(self.scheduler.running) + len(self.scheduler.waiting) < self._rows:
                 self._join(PROMPT_TOKENS, 0)
-            self.counters.begin_phases()
 
     def _keep(self, tokens: StepTokens) -> None:
         if self.keeps_tokens:
             self.tokens.append(tokens)
 
     def _join(self, prompt_tokens: int, answered: int) -> None:
-        number = len(self.sequences)
+        number = self._joined
+        self._joined += 1
         prompt = self._prompts[number % len(self._prompts), :prompt_tokens].tolist()
         prompt[0] = number % 997  # no two of those that run together begin alike
         longest = self.scheduler.slots.token_ids.shape[1] - prompt_tokens
         max_tokens = self._answer_tokens - answered if self._answer_tokens else longest
-        self.sequences.append(TokenSequence(number, prompt, _GREEDY, max_tokens, order=number))
-        self.scheduler.add(self.sequences[-1])
+        sequence = TokenSequence(number, prompt, _GREEDY, max_tokens, order=number)
+        if self.keeps_tokens:
+            self.sequences.append(sequence)
+        self.scheduler.add(sequence)
 
 
 def host_plan(
@@ -212,9 +227,9 @@ def time_host(
     """Time steps of as many sequences as the plan has slots, then the text of their tokens."""
     load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
     load.run(_WARM_UP_STEPS)
-    windows, cpu_us = zip(
-        *(_window_us(load) for _ in range(-(-steps // _WINDOW_STEPS))), strict=True
-    )
+    count = -(-steps // _WINDOW_STEPS)
+    with _watched_collection() as pauses_s:
+        windows, cpu_us = zip(*(_window_us(load) for _ in range(count)), strict=True)
     talk = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens, keeps_tokens=True)
     talk.run(_WARM_UP_STEPS + _TEXT_STEPS)
     return HostTimes(
@@ -223,6 +238,8 @@ def time_host(
         steps=steps,
         phase_us=sorted(windows, key=lambda phases: sum(phases.values()))[len(windows) // 2],
         cpu_us=statistics.median(cpu_us),
+        collections=[len(found) for found in pauses_s],
+        collection_us=sum(map(sum, pauses_s)) / (count * _WINDOW_STEPS) * 1e6,
         text_us=_text_us(talk, tokenizer),
         profile=_profile(load, steps),
     )
@@ -230,13 +247,31 @@ def time_host(
 
 def _window_us(load: _Load) -> tuple[dict[str, float], float]:
     """Microseconds of a step, mean over some: of each phase by the clock, and of the processor."""
-    before = dict(load.counters.host_seconds)
-    start_s = time.thread_time()
+    before, before_s = dict(load.counters.host_seconds), load.cpu_s
     load.run(_WINDOW_STEPS)
-    cpu_us = (time.thread_time() - start_s) / _WINDOW_STEPS * 1e6
     after = load.counters.host_seconds
     phase_us = {phase: (after[phase] - before[phase]) / _WINDOW_STEPS * 1e6 for phase in PHASES}
-    return phase_us, cpu_us
+    return phase_us, (load.cpu_s - before_s) / _WINDOW_STEPS * 1e6
+
+
+@contextmanager
+def _watched_collection() -> Iterator[list[list[float]]]:
+    """How long each collection of garbage takes inside, in seconds, by generation."""
+    pauses_s: list[list[float]] = [[], [], []]
+    begin_s = 0.0
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal begin_s
+        if phase == "start":
+            begin_s = time.perf_counter()
+        else:
+            pauses_s[info["generation"]].append(time.perf_counter() - begin_s)
+
+    gc.callbacks.append(note)
+    try:
+        yield pauses_s
+    finally:
+        gc.callbacks.remove(note)
 
 
 def _text_us(load: _Load, tokenizer: Tokenizer) -> float:

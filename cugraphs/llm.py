@@ -197,7 +197,7 @@ class LLM:
             RuntimeError: it is not installed.
             ValueError: the registry has an engine's metrics already.
         """
-        EngineMetrics(self.engine.stats, self.engine.on_finished, registry)
+        EngineMetrics(self.engine, registry)
 
     def generate(
         self,
@@ -215,6 +215,8 @@ class LLM:
 
         Raises:
             TypeError, ValueError: a prompt or its parameters cannot be used; nothing is run.
+            FloatingPointError: the logits of a prompt hold NaN or infinity; the others are aborted.
+            RuntimeError: the text of an answer cannot be made, likewise.
         """
         many = _prompt_list(prompts)
         each = self._params_list(params, len(many))
@@ -224,7 +226,7 @@ class LLM:
                 requests.append(self.engine.add_request(token_ids, p, text))
             for request in requests:  # in any order: every step runs all of them
                 while not request.finished:
-                    self.engine.step()
+                    _raise_failures(self.engine.step(), requests)
             return [request.output() for request in requests]
         finally:  # an interrupt or an error leaves no request behind
             for request in requests:
@@ -367,6 +369,14 @@ def _memory_notice(runner: ModelRunner) -> str:
     )
 
 
+def _raise_failures(outputs: Sequence[RequestOutput], requests: Sequence[Request]) -> None:
+    """Raise the error of one of these requests, if it has failed in a step, and which it is."""
+    failed = {output.request_id for output in outputs if output.error is not None}
+    for number, request in enumerate(requests if failed else ()):
+        if request.request_id in failed:
+            raise request.failure(f"LLM.generate: prompts[{number}]")
+
+
 class TextStream(Iterator[str]):
     """The text of one request, piece by piece, as it becomes final."""
 
@@ -375,13 +385,21 @@ class TextStream(Iterator[str]):
         self._engine = engine
         self._request = request
         self._num_given = 0
+        self._has_failed = False  # and said why
 
     def __next__(self) -> str:
-        """The next piece; runs steps until there is one, and those are for all requests."""
+        """The next piece; runs steps until there is one, and those are for all requests.
+
+        Raises:
+            FloatingPointError, RuntimeError: the request failed, as of ``LLM.generate``.
+        """
         pieces = self._request.completions[0].pieces
         try:
             while self._num_given == len(pieces):
                 if self._request.finished:
+                    if self._request.error is not None and not self._has_failed:
+                        self._has_failed = True
+                        raise self._request.failure("LLM.stream")
                     raise StopIteration
                 self._engine.step()
         except BaseException:  # an error or an interrupt leaves no request behind

@@ -6,23 +6,30 @@ each request that ends; everything else is what ``llm.stats()`` says.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 from cugraphs.statistics import EngineStats, RequestTimes
 
 if TYPE_CHECKING:
+    from prometheus_client import Histogram
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import CollectorRegistry
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _COUNTERS = {
     "requests_finished": "Requests that have ended.",
+    "requests_failed": "Requests that have ended with an error.",
     "steps": "Steps that ran.",
     "prompt_tokens": "Prompt tokens computed.",
     "generated_tokens": "Tokens sampled.",
     "surplus_tokens": "Tokens sampled behind a stop string, for nobody.",
     "cached_tokens": "Prompt tokens found in the cache.",
+    "forks": "Samples that took over the blocks of another sample of their prompt.",
+    "forked_tokens": "Prompt tokens that those hold.",
+    "copied_blocks": "KV blocks copied for them.",
     "preemptions": "Sequences that gave their blocks back.",
     "captures": "CUDA graphs captured.",
     "padding_rows": "Rows computed for nobody.",
@@ -43,49 +50,63 @@ _TIMES = {
 }
 
 
-class EngineMetrics:
-    """Registers an engine's metrics, all named ``cugraphs_…``.
+class Measured(Protocol):
+    """What is asked of an engine."""
 
-    >>> EngineMetrics(llm.stats, llm.engine.on_finished)  # then serve prometheus_client's registry
+    on_finished: list[Callable[[RequestTimes], None]]
+
+    def stats(self) -> EngineStats:
+        """Counters since the start."""
+
+
+class EngineMetrics:
+    """An engine's metrics, all named ``cugraphs_…``. They do not keep the engine.
+
+    >>> EngineMetrics(llm.engine)  # then serve prometheus_client's registry
     """
 
-    def __init__(
-        self,
-        stats: Callable[[], EngineStats],
-        on_finished: list[Callable[[RequestTimes], None]],
-        registry: CollectorRegistry | None = None,
-    ) -> None:
-        """Register.
+    def __init__(self, engine: Measured, registry: CollectorRegistry | None = None) -> None:
+        """Register, in the place of an engine that is gone.
 
         Args:
-            stats: the engine's counters.
-            on_finished: what the engine calls for each request that ends; a callback is added.
+            engine: whose they are; its ``on_finished`` gets a callback.
             registry: of prometheus-client; None is its own.
 
         Raises:
             RuntimeError: prometheus-client is not installed.
-            ValueError: the registry has metrics of these names already.
+            ValueError: the registry has metrics of these names, of an engine that is still there.
         """
         try:
-            from prometheus_client import REGISTRY, Histogram
+            import prometheus_client
         except ImportError:
             raise RuntimeError(
                 "metrics: prometheus-client is not installed; pip install 'cugraphs[metrics]'"
             ) from None
-        self._stats = stats
-        registry = registry or REGISTRY
-        self._times = {
-            field: Histogram(f"cugraphs_{name}", text, buckets=_BUCKETS_S, registry=registry)
+        self._engine = weakref.ref(engine)
+        registry = registry or prometheus_client.REGISTRY
+        before = _of_registry.get(registry)
+        if before is not None and before._engine() is None:
+            # Not when that engine went: a finalizer may run while the registry holds its lock.
+            for collector in (*before._times.values(), before):
+                registry.unregister(collector)
+        self._times: dict[str, Histogram] = {
+            field: prometheus_client.Histogram(
+                f"cugraphs_{name}", text, buckets=_BUCKETS_S, registry=registry
+            )
             for field, (name, text) in _TIMES.items()
         }
         registry.register(self)
-        on_finished.append(self._observe)
+        _of_registry[registry] = self
+        engine.on_finished.append(self._observe)
 
     def collect(self) -> Iterator[Metric]:
         """Every counter and gauge as it is now."""
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-        stats = self._stats()
+        engine = self._engine()
+        if engine is None:
+            return
+        stats = engine.stats()
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
         for name, text in _GAUGES.items():
@@ -107,3 +128,7 @@ class EngineMetrics:
             seconds = getattr(times, field)
             if seconds is not None:
                 histogram.observe(seconds)
+
+
+_of_registry: WeakKeyDictionary[CollectorRegistry, EngineMetrics] = WeakKeyDictionary()
+"""The last that were registered in each registry."""

@@ -6,11 +6,14 @@ arrivals no two mixed steps are the same. Rows that are too many are dead. Knows
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _FEW_ROWS = 64  # up to here powers of two, from here on multiples
 _TOKEN_STEP = 32  # no GPU is bound by compute at so few tokens that this would cost time
 _STEPS_PER_DOUBLING = 16  # of larger counts: at most a sixteenth is padding
 
 
+@lru_cache(4096)  # sizes come again and again
 def round_rows(rows: int, most: int) -> int:
     """The number of sequences, or of rows of logits, that serves ``rows``; at most ``most``."""
     if rows <= _FEW_ROWS:
@@ -20,6 +23,7 @@ def round_rows(rows: int, most: int) -> int:
     return max(min(rounded, most), rows)
 
 
+@lru_cache(4096)
 def round_tokens(tokens: int, most: int) -> int:
     """The number of tokens that serves ``tokens``; at most ``most``."""
     step = max(_TOKEN_STEP, (1 << (tokens.bit_length() - 1)) // _STEPS_PER_DOUBLING)

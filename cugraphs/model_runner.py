@@ -32,6 +32,7 @@ from cugraphs.start_times import span
 from cugraphs.state_mirror import StateMirror, token_counts
 from cugraphs.step_state import (
     MAX_CHANGES,
+    MAX_COPIES,
     Chunk,
     DecodeRows,
     StepInputs,
@@ -39,6 +40,7 @@ from cugraphs.step_state import (
     apply_changes,
     begin_decode,
     begin_mixed,
+    copy_blocks,
     end_step,
     fill_decode,
     fill_launch,
@@ -56,7 +58,7 @@ _log = logging.getLogger("cugraphs")
 # pieces: Llama 3.2 1B 1.51 to 1.33 ms at 8 tokens, 2.09 to 1.99 at 128; Llama 3.1 8B 5.08 to 4.87
 # and 6.18 to 6.08. From 200 tokens on the padding of the 8B costs more than its launches.
 MAX_PIECE_TOKENS = 128
-NO_SLOTS: Array = np.zeros(0, np.int32)
+NO_SLOTS: Array = np.zeros(0, np.int64)
 PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
@@ -119,6 +121,7 @@ class StepPlan:
         self.decode = plan_buckets("decode", self.record_decode, self.ladder)
         self.mixed: PlannedProgram = plan_program("mixed", self.record_mixed)
         self.changes: PlannedProgram = plan_program("changes", self._record_changes)
+        self.copies: PlannedProgram = plan_program("copies", partial(copy_blocks, cache=cache))
 
     def record_decode(self, t: Tracer, rows: int) -> None:
         """Record a decode step of at most so many rows."""
@@ -172,7 +175,7 @@ class StepPlan:
     @property
     def programs(self) -> list[PlannedProgram]:
         """All of them, the decode programs first."""
-        return [*self.decode.values(), self.mixed, self.changes]
+        return [*self.decode.values(), self.mixed, self.changes, self.copies]
 
     def arena(self, *, workspace: bool = False) -> Arena:
         """The layout of the arena for all programs; nothing is allocated yet.
@@ -253,6 +256,7 @@ class ModelRunner:
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
         self._mixed = memory.executable(plan.mixed)
         self._changes = memory.executable(plan.changes)
+        self._copies = memory.executable(plan.copies)
         self._token_rungs: Ladder | None = None
         self._piece_nodes = 0
         start = time.perf_counter()
@@ -308,6 +312,19 @@ class ModelRunner:
         )
         return known.with_rest(self.device.free_bytes)
 
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Queue copies of blocks of the cache, K and V of every layer.
+
+        Args:
+            pairs: (source, target); no target is a source, or another pair's target.
+        """
+        for begin in range(0, len(pairs), MAX_COPIES):
+            part = pairs[begin : begin + MAX_COPIES]
+            inputs = self._copies.inputs({})
+            inputs["pairs"][:] = -1
+            inputs["pairs"][: len(part)] = part
+            self._copies.run({})
+
     def submit(
         self,
         decode_slots: Array,
@@ -323,8 +340,8 @@ class ModelRunner:
         mixed step. All that differs from row to row is what the slots' state says.
 
         Args:
-            decode_slots: int32 [n]; sequences that compute their newest token and sample another.
-            positions: int32 [n]; where the (first) sampled tokens will stand.
+            decode_slots: int64 [n]; sequences that compute their newest token and sample another.
+            positions: int64 [n]; where the (first) sampled tokens will stand.
             chunks: of prompts, behind those.
             num_steps: how many, one after the other; for more than ``max_rows`` rows, 1.
             wants_logprobs: keep log-probabilities for :meth:`collect`, which must then come before
@@ -345,10 +362,6 @@ class ModelRunner:
             tickets = self._queue_decode(decode_slots, num_steps, reads=reads)
         else:
             tickets = [self._queue_in_parts(decode_slots, reads=reads)]
-        self.mirror.advance(decode_slots, positions, num_steps)
-        for chunk in chunks:
-            if chunk.samples:
-                self.mirror.advance_chunk(chunk)
         return tickets
 
     def collect(self, ticket: Ticket) -> Mapping[str, Array] | None:
@@ -399,8 +412,8 @@ class ModelRunner:
             return self.run_mixed(chunks)
         for chunk in chunks:
             self.mirror.place(chunk)
-        slots = np.array([chunk.slot for chunk in chunks], np.int32)
-        positions = np.array([chunk.start + 1 for chunk in chunks], np.int32)
+        slots = np.array([chunk.slot for chunk in chunks], np.int64)
+        positions = np.array([chunk.start + 1 for chunk in chunks], np.int64)
         return self._run(slots, positions, ())
 
     def run_mixed(self, chunks: Sequence[Chunk]) -> Mapping[str, Array]:
@@ -457,7 +470,7 @@ class ModelRunner:
         if num_steps > 1 and self.has_loops:
             loop, until = first, partial(self.ring.has_ended, first)
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
-        kept = [outputs] if reads else ()
+        kept = [self.decode.cut(outputs, rows)] if reads else ()
         return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
 
     def _queue_in_parts(self, slots: Array, *, reads: bool) -> Ticket:
@@ -521,7 +534,7 @@ class ModelRunner:
         for exponent in range(plan.state.num_slots.bit_length()):
             rows, tokens = 1 << exponent, plan.max_num_batched_tokens
             found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
-        return [*found, (plan.changes.program, {})]
+        return [*found, (plan.changes.program, {}), (plan.copies.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
         """A decode step of rows without a sequence, that changes nothing."""

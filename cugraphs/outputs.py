@@ -31,7 +31,7 @@ class CompletionOutput:
         text: the generated text, without the prompt and without the stop that ended it.
         token_ids: the generated tokens; a stop token that ended them is the last.
         finish_reason: "stop" (EOS, a stop token or string), "length" (max_tokens or the model's
-            limit), "abort", or None while it still runs.
+            limit), "abort", "error" (of its request), or None while it still runs.
         stop_reason: the stop token id or stop string that ended it; None for EOS and otherwise.
         logprobs: for each generated token the likeliest tokens and itself, by token id; None if
             not asked for.
@@ -58,6 +58,7 @@ class RequestOutput:
         finished: whether every sample has ended.
         prompt_logprobs: for each prompt token the likeliest tokens and itself, by token id; the
             first is None, since nothing precedes it. None if not asked for.
+        error: what went wrong, if the request ended for it; other requests go on.
         times: how long it waited and took, as far as that is known.
     """
 
@@ -67,4 +68,5 @@ class RequestOutput:
     outputs: tuple[CompletionOutput, ...]
     finished: bool
     prompt_logprobs: tuple[dict[int, Logprob] | None, ...] | None = None
+    error: str | None = None
     times: RequestTimes | None = field(default=None, compare=False)

@@ -24,6 +24,7 @@ class Request:
         catch_up: waits until all tokens that were sampled are in the completions.
         left: answers that the engine has not let go of.
         clock: when it came, began and ended.
+        error: what it ended for, if something went wrong with it.
     """
 
     request_id: int
@@ -35,6 +36,7 @@ class Request:
     catch_up: Callable[[], None]
     left: set[Completion] = field(init=False)
     clock: RequestClock = field(default_factory=RequestClock)
+    error: Exception | None = None
     _has_given: bool = False
 
     def __post_init__(self) -> None:
@@ -50,6 +52,29 @@ class Request:
     def has_ended(self) -> bool:
         """Whether every answer has ended."""
         return all(c.finish_reason is not None for c in self.completions)
+
+    def fail(self, error: Exception) -> list[Completion]:
+        """End every answer that has not ended, for this; returns those."""
+        self.error = error
+        failed = [c for c in self.completions if c.finish_reason is None]
+        for completion in failed:
+            completion.fail()
+        return failed
+
+    def failure(self, who: str) -> Exception:
+        """Its error, to be raised by whoever asked for it, under their own name for it."""
+        is_nan = isinstance(self.error, FloatingPointError)
+        raised = (FloatingPointError if is_nan else RuntimeError)(f"{who}: {self._error_text}")
+        raised.__cause__ = self.error
+        return raised
+
+    @property
+    def _error_text(self) -> str | None:
+        error = self.error
+        if error is None:
+            return None
+        says_all = isinstance(error, FloatingPointError)
+        return str(error) if says_all else f"{type(error).__name__}: {error}"
 
     def end(self) -> None:
         """Every answer has ended: stop its clock."""
@@ -85,5 +110,6 @@ class Request:
             outputs=tuple(outputs),
             finished=self.has_ended,
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
+            error=self._error_text,
             times=times,
         )

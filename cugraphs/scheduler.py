@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ from cugraphs.kernel import Array
 from cugraphs.sequence import Sequence, SequenceSlots
 
 
-@dataclass(frozen=True)
-class ScheduledChunk:
+class ScheduledChunk(NamedTuple):
     """The tokens ``start`` to ``start + num_tokens - 1`` of a sequence, known and not computed."""
 
     sequence: Sequence
@@ -38,18 +36,20 @@ class ScheduledStep(NamedTuple):
     """What runs next.
 
     Args:
-        decode_slots: int32 [n]; the sequences that compute their newest token and sample another.
-        positions: int32 [n]; where those (first) sampled tokens will stand.
+        decode_slots: int64 [n]; the sequences that compute their newest token and sample another.
+        positions: int64 [n]; where those (first) sampled tokens will stand.
         chunks: of prompts, after those.
         num_steps: how often in a row; more than once only without chunks.
-        grown: the entries of the block tables that were appended for it, as (slots, indices).
+        grown: what was appended to the block tables for it, as (slots, indices, blocks).
+        copies: blocks of the cache to copy before it, as (source, target).
     """
 
     decode_slots: Array
     positions: Array
     chunks: list[ScheduledChunk]
     num_steps: int
-    grown: tuple[Array, Array]
+    grown: tuple[Array, Array, Array]
+    copies: list[tuple[int, int]]
 
 
 class Scheduler:
@@ -106,8 +106,12 @@ class Scheduler:
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
         self._leaving: list[Sequence] = []  # ended, in steps that are not collected
         self._submitted = self._collected = 0  # numbers of steps
+        self._copies: list[tuple[int, int]] = []  # of the step that is being scheduled
+        # Free blocks and known prefixes when whoever waits first was refused for want of blocks.
+        self._refused: tuple[int, int] | None = None
         for sequence in self.waiting:
-            sequence.slot, sequence.prompt_is_cached = -1, False
+            sequence.slot = -1
+            sequence.holders.clear()
 
     @property
     def num_in_flight(self) -> int:
@@ -122,7 +126,11 @@ class Scheduler:
     @property
     def could_join(self) -> bool:
         """Whether a prompt waits that the next step might have room for."""
-        return bool(self._prefilling or (self.waiting and self._free_slots))
+        if self._prefilling or self._refused is None:
+            return bool(self._prefilling or (self.waiting and self._free_slots))
+        free, known = self._refused
+        has_more = self.blocks.num_free > free or self.blocks.num_prefixes > known
+        return bool(self.waiting and self._free_slots and has_more)
 
     def num_tokens(self, sequence: Sequence) -> int:
         """Tokens of prompt and answer that are known."""
@@ -131,6 +139,7 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
+        self._refused = None
         insort(self.waiting, sequence, key=_order)
 
     def schedule(self, num_steps: int = 1) -> ScheduledStep | None:
@@ -148,10 +157,13 @@ class Scheduler:
         if found is None:
             return None
         rows, positions, grown, num_steps = found
-        chunks = self._prompt_chunks(self.max_num_batched_tokens - len(rows))
+        # Steps that are queued behind a loop rely on it that nobody joins where nobody could.
+        budget = self.max_num_batched_tokens - len(rows)
+        chunks = self._prompt_chunks(budget) if self.could_join else []
         if not chunks and not len(rows):
             return None
-        return ScheduledStep(rows, positions, chunks, 1 if chunks else num_steps, grown)
+        copies, self._copies = self._copies, []
+        return ScheduledStep(rows, positions, chunks, 1 if chunks else num_steps, grown, copies)
 
     def submit(self, step: ScheduledStep) -> int:
         """Count what was scheduled as computed; returns the number of the (last) step."""
@@ -161,9 +173,14 @@ class Scheduler:
         slots.num_computed[rows] = self._ahead(rows, step.positions, step.num_steps)
         slots.last_step[rows] = self._submitted
         for chunk in step.chunks:
+            self._refused = None  # a prompt that others wait for gets on
             slot = chunk.sequence.slot
             slots.num_computed[slot] += chunk.num_tokens
             slots.last_step[slot] = self._submitted
+            sequence = chunk.sequence
+            holds_prompt = slots.num_computed[slot] >= len(sequence.prompt_token_ids)
+            if holds_prompt and sequence not in sequence.holders:
+                sequence.holders.append(sequence)
             if chunk.samples:
                 slots.decodes[slot] = True
                 self._prefilling.remove(chunk.sequence)
@@ -185,7 +202,10 @@ class Scheduler:
         sequence.ended = True
         if sequence.slot < 0:
             self.waiting.remove(sequence)
+            self._refused = None
             return
+        if sequence.failed:
+            self.blocks.forget(sequence.slot)
         self._stop_running(sequence)
         self.slots.ended[sequence.slot] = True
         self._leaving.append(sequence)
@@ -193,7 +213,7 @@ class Scheduler:
 
     def _grow_decode_rows(
         self, num_steps: int
-    ) -> tuple[Array, Array, tuple[Array, Array], int] | None:
+    ) -> tuple[Array, Array, tuple[Array, Array, Array], int] | None:
         """Give those that decode blocks for ``num_steps`` tokens, or if need be for one.
 
         None if blocks run out and a step is in flight: a sequence can be preempted only when all of
@@ -204,7 +224,7 @@ class Scheduler:
             # Who reaches its limit in a submitted step needs no other one.
             next_position = slots.num_computed + 1
             goes_on = slots.decodes & (next_position < slots.end_position)
-            rows = goes_on.nonzero()[0].astype(np.int32)
+            rows = goes_on.nonzero()[0]
             positions = next_position.take(rows)
             grown = self.blocks.grow(rows, self._ahead(rows, positions, num_steps))
             if grown is not None:
@@ -250,37 +270,56 @@ class Scheduler:
             if sequence.waits_for_leader:
                 continue
             room = min(budget, prompt_logits) if sequence.wants_prompt_logprobs else budget
-            if not self._free_slots or not room or not self._admit(sequence):
+            if not self._free_slots or not room:
+                break
+            if not self._admit(sequence):
+                self._refused = self.blocks.num_free, self.blocks.num_prefixes
                 break
             take(sequence, is_new=True)
         return chunks
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give a waiting sequence a slot and blocks, if there are enough."""
-        token_ids, slot = sequence.token_ids, self._free_slots[-1]
-        prefix: list[int] = []
-        if not sequence.wants_prompt_logprobs:
-            prefix = self.blocks.cached_prefix(token_ids)
-        if not self.blocks.admit(slot, len(token_ids), prefix):
+        known = self._take_blocks(sequence)
+        if known is None:
             return False
-        self._free_slots.pop()
         self.waiting.remove(sequence)
         self.running.append(sequence)
         self._prefilling.append(sequence)
-        self.slots.place(sequence, slot, len(prefix) * self.blocks.block_size)
+        self.slots.place(sequence, self._free_slots.pop(), known)
         return True
+
+    def _take_blocks(self, sequence: Sequence) -> int | None:
+        """Give the next free slot blocks for a sequence; how many of its tokens they hold already.
+
+        None if too few are free. Another sample of its prompt may have more of it than the cache.
+        """
+        blocks, token_ids, slot = self.blocks, sequence.token_ids, self._free_slots[-1]
+        if sequence.wants_prompt_logprobs:  # each of its tokens must be computed
+            return 0 if blocks.admit(slot, len(token_ids)) else None
+        prefix = blocks.cached_prefix(token_ids)
+        shared = min(len(sequence.prompt_token_ids), len(token_ids) - 1)
+        if sequence.holders and shared > len(prefix) * blocks.block_size:
+            copies = blocks.fork(slot, len(token_ids), sequence.holders[0].slot, shared)
+            if copies is None:
+                return None
+            self._copies += copies
+            return shared
+        found = blocks.admit(slot, len(token_ids), prefix)
+        return len(prefix) * blocks.block_size if found else None
 
     def _preempt_last(self) -> None:
         """Take slot and blocks from the running sequence that is last in order."""
         victim = max(self.running, key=_order)
         self._stop_running(victim)
         self._release(victim)
-        victim.prompt_is_cached = False
         self.add(victim)
         self.num_preemptions += 1
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        if sequence in sequence.holders:
+            sequence.holders.remove(sequence)
         self.slots.decodes[sequence.slot] = False
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)
@@ -297,8 +336,10 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         written = int(self.slots.num_written[slot])
-        self.blocks.register(slot, self.slots.token_ids[slot], written)
-        self.blocks.free(slot)
+        if sequence.failed:
+            self.blocks.free(slot)
+        else:
+            self.blocks.free(slot, self.slots.token_ids[slot], written)
         self.slots.empty(slot)
         self._free_slots.append(slot)
 

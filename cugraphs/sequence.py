@@ -23,11 +23,13 @@ class Sequence:
         sample_index: which of its request's samples it is.
         order: of admission: a lower one goes first.
         request_id: of the request that it is a sample of.
-        leader: the sequence of the same prompt that computes it for this one too.
+        leader: the sample of the same prompt that computes it for this one too.
+        holders: of the samples of its prompt, those that run and whose blocks hold all of it, once
+            all submitted steps have run. All samples have the same list.
         slot: its place among the running sequences, else -1.
         num_prompt_logprobs: prompt tokens whose log-probability is known; the first has none.
-        prompt_is_cached: its blocks hold the whole prompt.
         ended: no token of it is wanted any more.
+        failed: something went wrong with it: nobody is to find what it has written in the cache.
         token_ids: int32; prompt and answer while it waits. While it runs its slot has them.
     """
 
@@ -40,10 +42,11 @@ class Sequence:
     order: int = 0
     request_id: int = 0
     leader: Sequence | None = None
+    holders: list[Sequence] = field(default_factory=list)
     slot: int = -1
     num_prompt_logprobs: int = 0
-    prompt_is_cached: bool = False
     ended: bool = False
+    failed: bool = False
     token_ids: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,9 +76,9 @@ class Sequence:
 
     @property
     def waits_for_leader(self) -> bool:
-        """Whether its prompt is just being computed by another sequence."""
+        """Whether its prompt is computed by another sample, or will be, and by none as yet."""
         leader = self.leader
-        return leader is not None and not leader.ended and not leader.prompt_is_cached
+        return leader is not None and not leader.ended and not self.holders
 
 
 class SequenceSlots:
@@ -87,10 +90,10 @@ class SequenceSlots:
     Attributes:
         sequences: who is in each slot.
         token_ids: int32 [slots, longest]; prompt and answer of each.
-        num_tokens: int32 [slots]; of those, how many are known: all that were collected.
-        num_computed: int32 [slots]; tokens in the cache once all submitted steps have run.
-        num_written: int32 [slots]; tokens that the collected steps have put there.
-        end_position: int32 [slots]; tokens of prompt and answer at most.
+        num_tokens: int64 [slots]; of those, how many are known: all that were collected.
+        num_computed: int64 [slots]; tokens in the cache once all submitted steps have run.
+        num_written: int64 [slots]; tokens that the collected steps have put there.
+        end_position: int64 [slots]; tokens of prompt and answer at most.
         decodes: bool [slots]; whether the newest token, known or not, is all that must be computed.
         ended: bool [slots]; whether no token is wanted any more, of steps still to be collected.
         last_step: int64 [slots]; the last submitted step with a row of it.
@@ -101,10 +104,10 @@ class SequenceSlots:
         """All empty. The tokens take memory only as they are written."""
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
-        self.num_tokens = np.zeros(num_slots, np.int32)
-        self.num_computed = np.zeros(num_slots, np.int32)
-        self.num_written = np.zeros(num_slots, np.int32)
-        self.end_position = np.zeros(num_slots, np.int32)
+        self.num_tokens = np.zeros(num_slots, np.int64)
+        self.num_computed = np.zeros(num_slots, np.int64)
+        self.num_written = np.zeros(num_slots, np.int64)
+        self.end_position = np.zeros(num_slots, np.int64)
         self.decodes = np.zeros(num_slots, np.bool_)
         self.ended = np.zeros(num_slots, np.bool_)
         self.last_step = np.zeros(num_slots, np.int64)

@@ -280,6 +280,8 @@ class _Running:
     def read(self, *, ended: bool) -> None:
         """Take what the engine tells of it."""
         output = self.request.output()
+        if ended and output.error is not None:
+            raise RuntimeError(f"serving: a request failed: {output.error}")
         self.answer.output_tokens = len(output.outputs[0].token_ids)
         times = output.times
         if times is None:

@@ -86,11 +86,15 @@ class EngineStats:
         requests_waiting: sequences that are not admitted.
         requests_running: sequences that are.
         requests_finished: requests that have ended.
+        requests_failed: of them, those that ended with an error.
         steps: that ran.
         prompt_tokens: computed, those of preempted sequences each time.
         generated_tokens: sampled.
         surplus_tokens: of them, those behind a stop string, which no answer has.
         cached_tokens: of prompts, found in the cache.
+        forks: sequences that took over the blocks of another sample of their prompt.
+        forked_tokens: that those hold, and that were not computed again.
+        copied_blocks: that they have of their own, since both go on to write there.
         preemptions: sequences that gave their blocks back.
         kv_blocks: that sequences can own.
         kv_blocks_used: owned now.
@@ -107,11 +111,15 @@ class EngineStats:
     requests_waiting: int
     requests_running: int
     requests_finished: int
+    requests_failed: int
     steps: int
     prompt_tokens: int
     generated_tokens: int
     surplus_tokens: int
     cached_tokens: int
+    forks: int
+    forked_tokens: int
+    copied_blocks: int
     preemptions: int
     kv_blocks: int
     kv_blocks_used: int
@@ -132,8 +140,10 @@ class EngineStats:
         phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in self.host_seconds.items())
         return (
             f"requests: {self.requests_waiting:,} waiting, {self.requests_running:,} running, "
-            f"{self.requests_finished:,} finished; {self.preemptions:,} preemptions\n"
+            f"{self.requests_finished:,} finished, {self.requests_failed:,} of them failed; "
+            f"{self.preemptions:,} preemptions\n"
             f"tokens: {self.prompt_tokens:,} of prompts computed, {self.cached_tokens:,} cached, "
+            f"{self.forked_tokens:,} of another sample in {self.forks:,} forks, "
             f"{self.generated_tokens:,} generated in {self.steps:,} steps, of which "
             f"{self.surplus_tokens:,} behind a stop string\n"
             f"graphs: {self.captures:,} captured; replays: {replays or 'none'}; eager steps: "
@@ -153,6 +163,7 @@ class EngineCounters:
     generated_tokens: int = 0
     surplus_tokens: int = 0
     requests_finished: int = 0
+    requests_failed: int = 0
     host_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     _begin_s: float = 0.0
 

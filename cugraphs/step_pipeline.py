@@ -28,8 +28,8 @@ class _StepInFlight(NamedTuple):
 
     Args:
         ticket: the runner's.
-        slots: int32 [n]; of the sequences that a token is sampled for.
-        positions: int32 [n]; where those tokens will stand.
+        slots: int64 [n]; of the sequences that a token is sampled for.
+        positions: int64 [n]; where those tokens will stand.
         wants_logprobs: whether any row reports log-probabilities.
         rows: int [n]; of each in the step's outputs; None where row i is the i-th.
         chunks: of prompts.
@@ -81,11 +81,7 @@ class StepPipeline:
         self._begun: list[Begun] = []  # sequences that took a slot since the last tokens
 
     def step(self) -> None:
-        """Submit what there is to do, and collect the oldest step.
-
-        Raises:
-            FloatingPointError: the logits of a sequence hold NaN or infinity.
-        """
+        """Submit what there is to do, and collect the oldest step."""
         while True:
             while self._may_submit() and self._submit():
                 pass
@@ -134,10 +130,9 @@ class StepPipeline:
         for item in scheduled.chunks:
             if item.is_new:
                 self._begin(item, now_s)
-        slots, indices = scheduled.grown
-        if len(slots):
-            blocks = self.scheduler.blocks.tables[slots, indices]
-            self._runner.mirror.set_blocks(slots, indices, blocks)
+        if len(scheduled.grown[0]):
+            self._runner.mirror.set_blocks(*scheduled.grown)
+        self._runner.copy_blocks(scheduled.copies)
         chunks = [self._chunk(item) for item in scheduled.chunks]
         wants_logprobs = self._wants_logprobs(chunks)
         tickets = self._runner.submit(
@@ -152,7 +147,8 @@ class StepPipeline:
         else:
             rows, first = scheduled.decode_slots, scheduled.positions
             for i, ticket in enumerate(tickets):
-                self._in_flight.append(_StepInFlight(ticket, rows, first + i, wants_logprobs))
+                positions = first + i if i else first
+                self._in_flight.append(_StepInFlight(ticket, rows, positions, wants_logprobs))
         self.scheduler.submit(scheduled)
         self._counters.end_phase("submit")
         return True
@@ -213,9 +209,8 @@ class StepPipeline:
         wants_logprobs: bool,
     ) -> _StepInFlight:
         """What is to be known of a step with chunks when it is collected."""
-        slots, positions = scheduled.decode_slots.tolist(), scheduled.positions.tolist()
-        rows, next_row = list(range(len(slots))), len(slots)
-        prompts = []
+        next_row = len(scheduled.decode_slots)
+        slots, positions, rows, prompts = [], [], [], []
         for item, chunk in zip(scheduled.chunks, chunks, strict=True):
             if chunk.prompt_targets:
                 known = chunk.prompt_targets
@@ -225,12 +220,13 @@ class StepPipeline:
                 slots.append(chunk.slot)
                 positions.append(chunk.start + len(chunk.token_ids))
                 rows.append(next_row - 1)
+        decode_rows = range(len(scheduled.decode_slots))
         return _StepInFlight(
             ticket,
-            np.array(slots, np.int32),
-            np.array(positions, np.int32),
+            np.concatenate((scheduled.decode_slots, np.array(slots, np.int64))),
+            np.concatenate((scheduled.positions, np.array(positions, np.int64))),
             wants_logprobs,
-            np.array(rows, np.intp),
+            np.array([*decode_rows, *rows], np.int64) if prompts else None,
             scheduled.chunks,
             prompts,
         )
@@ -253,11 +249,12 @@ class StepPipeline:
         if rows is None and step.wants_logprobs:
             rows = np.arange(len(slots))
         if self.scheduler.has_leaving:
-            wanted = ~running.ended.take(slots)
+            wanted = (~running.ended.take(slots)).nonzero()[0]
             slots, positions, token_ids = slots[wanted], positions[wanted], token_ids[wanted]
             rows = None if rows is None else rows[wanted]
-        self._check_numbers(slots, positions, token_ids)
         is_last = self._runner.mirror.ends(slots, token_ids, positions)
+        if len(token_ids) and token_ids[token_ids.argmin()] < 0:
+            is_last |= self._fail(slots, token_ids)
         # An interrupt from here on is made good: who has taken a token does not take it again.
         self._give(
             StepTokens(
@@ -280,7 +277,7 @@ class StepPipeline:
             self._count_chunk(chunk)
         self._in_flight.popleft()
         self.scheduler.collect()
-        if is_last.any():
+        if np.count_nonzero(is_last):
             for slot in slots[is_last].tolist():
                 self.scheduler.finish(self._sequence(slot))
             if self.scheduler.waiting:
@@ -302,8 +299,7 @@ class StepPipeline:
         for other in self._in_flight:
             if other.ticket.loop != loop:
                 earlier = len(dropped) * np.isin(other.slots, step.slots)
-                positions = (other.positions - earlier).astype(np.int32)
-                behind.append(other._replace(positions=positions))
+                behind.append(other._replace(positions=other.positions - earlier))
         self._in_flight = deque(behind)
         self._stand_at(step.slots, step.positions - 1)
         for other in behind:
@@ -315,31 +311,28 @@ class StepPipeline:
         running = self.scheduler.slots
         goes_on = ~running.ended.take(slots)
         slots = slots[goes_on]
-        ahead = np.minimum(num_computed[goes_on], running.end_position.take(slots) - 1)
-        running.num_computed[slots] = ahead
-        self._runner.mirror.advance(slots, ahead, 1)
+        limits = running.end_position.take(slots) - 1
+        running.num_computed[slots] = np.minimum(num_computed[goes_on], limits)
 
     def _count_chunk(self, chunk: ScheduledChunk) -> None:
         """A chunk is in the cache: make its full blocks known as prefixes."""
         sequence, stop = chunk.sequence, chunk.start + chunk.num_tokens
         slots = self.scheduler.slots
         slots.num_written[sequence.slot] = stop
-        self.scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
-        sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
+        if not sequence.failed:
+            self.scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
         if sequence.wants_prompt_logprobs:
             known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
         self._counters.prompt_tokens += chunk.num_tokens
 
-    def _check_numbers(self, slots: Array, positions: Array, token_ids: Array) -> None:
-        if len(token_ids) and token_ids.min() < 0:
-            assert token_ids.min() != DEAD, "the row of a sequence that runs was dead"
-            index = int(token_ids.argmin())
-            raise FloatingPointError(
-                f"Engine: the logits of request {self._sequence(slots[index]).request_id} at "
-                f"position {positions[index]} hold NaN or infinity, expected numbers; the weights "
-                "are damaged, or the activations overflow in this dtype"
-            )
+    def _fail(self, slots: Array, token_ids: Array) -> Array:
+        """Mark the sequences whose logits were no numbers, which the device has ended: bool [n]."""
+        assert token_ids.min() > DEAD, "the row of a sequence that runs was dead"
+        failed: Array = token_ids < 0
+        for slot in slots[failed].tolist():
+            self._sequence(slot).failed = True
+        return failed
 
     def _sequence(self, slot: int) -> TokenSequence:
         sequence = self.scheduler.slots.sequences[slot]

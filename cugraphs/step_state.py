@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from cugraphs.kernel import Array, Dim
-from cugraphs.kernels import ADVANCE, APPLY_CHANGES, DECODE_ROWS, LOOP_CONTROL, MIXED_ROWS
+from cugraphs.kernels import (
+    ADVANCE,
+    APPLY_CHANGES,
+    COPY_BLOCKS,
+    DECODE_ROWS,
+    LOOP_CONTROL,
+    MIXED_ROWS,
+)
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.program import Buffer
 from cugraphs.sequence_state import SequenceBuffers
-from cugraphs.token_ring import RingBuffers
+from cugraphs.token_ring import RingBuffers, as_int32
 from cugraphs.trace import Tracer
 
 MAX_CHANGES = 2048  # changed words of the state that a step can apply, 8 bytes each
+MAX_COPIES = 64  # blocks of the cache that are copied at once
 
 
 @dataclass(frozen=True)
@@ -77,13 +87,12 @@ class StepOutputs:
     top_logprobs: Buffer
 
 
-@dataclass(frozen=True)
-class DecodeRows:
+class DecodeRows(NamedTuple):
     """Sequences that compute their newest token, which the device's state holds.
 
     Args:
-        slots: int32 [n]; none occurs twice.
-        sample_positions: int32 [n]; where the sampled tokens will stand.
+        slots: int64 [n]; none occurs twice.
+        sample_positions: int64 [n]; where the sampled tokens will stand.
         num_logprobs: int32 [n]; likeliest tokens to report beside those; -1 reports none at all.
     """
 
@@ -92,8 +101,7 @@ class DecodeRows:
     num_logprobs: Array
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Consecutive tokens of one sequence that run in one step.
 
     Args:
@@ -213,6 +221,13 @@ def apply_changes(t: Tracer, state: SequenceBuffers, ring: RingBuffers) -> Buffe
     return launch
 
 
+def copy_blocks(t: Tracer, cache: KVCacheShape) -> None:
+    """Record that blocks are copied in every layer's K and V; a negative source is no copy."""
+    pairs = t.input("pairs", (MAX_COPIES, 2), "int32")
+    for layer in range(cache.num_layers):
+        t.call_tuple(COPY_BLOCKS, *cache.declare(t, layer), pairs)
+
+
 def end_step(
     t: Tracer,
     state: SequenceBuffers,
@@ -266,7 +281,8 @@ def fill_launch(inputs: Mapping[str, Array], first_step: int, num_steps: int = 1
         first_step: the number of its first step, from :meth:`TokenRing.begin`.
         num_steps: how many are launched together.
     """
-    inputs["launch"].view(np.uint32)[:] = (first_step & 0xFFFFFFFF, num_steps)
+    launch = inputs["launch"]
+    launch[0], launch[1] = as_int32(first_step), num_steps
 
 
 def fill_decode(inputs: Mapping[str, Array], slots: Array | Sequence[int]) -> None:
@@ -283,45 +299,45 @@ def fill_mixed(
     What the inputs have room for beyond is dead. The token of a decode row is the newest that the
     state holds, -1 here.
     """
+    for name, dead in _DEAD.items():
+        inputs[name].fill(dead)
     rows = 0 if decode is None else len(decode.slots)
-    live = rows + len(chunks)
-    ends = np.cumsum([rows, *(len(chunk.token_ids) for chunk in chunks)])
-    inputs["query_start_loc"][:rows] = np.arange(rows)
-    inputs["query_start_loc"][rows : live + 1] = ends
-    inputs["query_start_loc"][live + 1 :] = ends[-1]
-    inputs["slot_ids"][rows:live] = [chunk.slot for chunk in chunks]
-    inputs["slot_ids"][live:] = -1
-    inputs["new_token_ids"][:rows] = -1
-    inputs["new_token_ids"][ends[-1] :] = 0
+    starts, slots, tokens = (inputs[n] for n in ("query_start_loc", "slot_ids", "new_token_ids"))
     if decode is not None:
-        inputs["slot_ids"][:rows] = inputs["row_ids"][:rows] = decode.slots
-        inputs["logits_indices"][:rows] = np.arange(rows)
+        starts[:rows] = inputs["logits_indices"][:rows] = np.arange(rows)
+        slots[:rows] = inputs["row_ids"][:rows] = decode.slots
+        tokens[:rows] = -1
         inputs["sample_positions"][:rows] = decode.sample_positions
-        inputs["target_ids"][:rows] = -1
         inputs["row_logprobs"][:rows] = decode.num_logprobs
-    logits_begin = rows
-    for chunk, begin, end in zip(chunks, ends.tolist(), ends[1:].tolist(), strict=False):
-        targets = len(chunk.prompt_targets)
-        inputs["new_token_ids"][begin:end] = chunk.token_ids
-        known = slice(logits_begin, logits_begin + targets)
-        inputs["logits_indices"][known] = range(begin, begin + targets)
-        inputs["row_ids"][known] = -1
-        inputs["sample_positions"][known] = 0
-        inputs["target_ids"][known] = chunk.prompt_targets
-        inputs["row_logprobs"][known] = chunk.num_prompt_logprobs
+    begin = logits = rows
+    for seq, chunk in enumerate(chunks, start=rows):
+        starts[seq], slots[seq] = begin, chunk.slot
+        end = begin + len(chunk.token_ids)
+        tokens[begin:end] = chunk.token_ids
+        if chunk.prompt_targets:
+            _fill_targets(inputs, chunk, begin, logits)
         if chunk.samples:
-            last = logits_begin + targets
+            last = logits + len(chunk.prompt_targets)
             inputs["logits_indices"][last] = end - 1
             inputs["row_ids"][last] = chunk.slot
             inputs["sample_positions"][last] = chunk.start + len(chunk.token_ids)
-            inputs["target_ids"][last] = -1
             inputs["row_logprobs"][last] = chunk.num_logprobs
-        logits_begin += chunk.num_logits
-    for name, dead in _DEAD_LOGITS_ROW.items():
-        inputs[name][logits_begin:] = dead
+        begin, logits = end, logits + chunk.num_logits
+    starts[rows + len(chunks) :] = begin
+    tokens[begin:] = 0
 
 
-_DEAD_LOGITS_ROW = {
+def _fill_targets(inputs: Mapping[str, Array], chunk: Chunk, begin: int, logits: int) -> None:
+    """Write a chunk's rows of prompt tokens, from the token ``begin`` and the row ``logits`` on."""
+    targets = len(chunk.prompt_targets)
+    known = slice(logits, logits + targets)
+    inputs["logits_indices"][known] = range(begin, begin + targets)
+    inputs["target_ids"][known] = chunk.prompt_targets
+    inputs["row_logprobs"][known] = chunk.num_prompt_logprobs
+
+
+_DEAD = {  # what rows hold that nobody owns, and prompt tokens where nothing is sampled
+    "slot_ids": -1,
     "logits_indices": -1,
     "row_ids": -1,
     "sample_positions": 0,

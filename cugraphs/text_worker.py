@@ -27,10 +27,13 @@ from cugraphs.tokenizer import Tokenizer
 Answer = tuple[Request, Completion]
 
 MAX_STEPS_BEHIND = 4  # of the text behind the steps, then those wait
+NOT_NUMBERS = (
+    "the logits at position {position} hold NaN or infinity, expected numbers; the weights are "
+    "damaged, or the activations overflow in this dtype"
+)
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(NamedTuple):
     """A sequence that took a slot: the slot's tokens are its own from here on.
 
     Args:
@@ -67,10 +70,10 @@ class StepTokens(NamedTuple):
     """What a step has sampled.
 
     Args:
-        slots: int32 [n].
-        token_ids: int32 [n].
-        positions: int32 [n]; where they stand in their sequences.
-        is_last: bool [n]; whether a token ends its sequence.
+        slots: int64 [n].
+        token_ids: int32 [n]; negative where the logits were no numbers.
+        positions: int64 [n]; where they stand in their sequences.
+        is_last: bool [n]; whether a token ends its sequence; one that is no number does.
         time_s: when they were there.
         begun: sequences that took a slot since the last step.
         rows: int [n]; of each, in ``logprobs``; None where there are none.
@@ -95,7 +98,7 @@ class StepResults:
 
     Args:
         outputs: of requests that stream, what is new; of others, everything once they have ended.
-        ended: completions that have ended, with their requests.
+        ended: completions that have ended, with their requests; all of a request that failed.
     """
 
     outputs: Sequence[RequestOutput]
@@ -107,7 +110,7 @@ class TextWorker:
 
     Attributes:
         results: of each step whose tokens were given to their completions.
-        errors: what went wrong with the text of a completion, which was ended for it.
+        errors: what went wrong beside the answers, so that a step is left halfway.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_slots: int) -> None:
@@ -174,6 +177,11 @@ def _work(queue: SimpleQueue[StepTokens | threading.Event | None], writer: Answe
         del step  # an idle thread keeps nothing alive
 
 
+def _failed(request: Request, error: Exception) -> list[Answer]:
+    """The answers of a request that end with this error."""
+    return [(request, completion) for completion in request.fail(error)]
+
+
 class AnswerWriter:
     """Gives tokens to the completions whose they are.
 
@@ -196,10 +204,15 @@ class AnswerWriter:
             answer = self._slots[begun.slot] = self.answers.get(begun.sequence)
             if answer is not None:  # else it was aborted since
                 answer[0].clock.begin(begun.time_s, begun.cached_tokens)
-        for prompt in step.prompts:
-            self._take_prompt(prompt, step)
         streaming: dict[Request, None] = {}  # in the order of the rows
         ended: list[Answer] = []
+        for prompt in step.prompts:
+            answer = self.answers.get(prompt.sequence)
+            if answer is not None:
+                try:
+                    self._take_prompt(answer[0], prompt, step)
+                except Exception as error:
+                    ended += _failed(answer[0], error)
         arrays = (step.slots, step.token_ids, step.positions, step.is_last)
         columns = [array.tolist() for array in arrays]
         for index, (slot, token_id, position, is_last) in enumerate(zip(*columns, strict=True)):
@@ -208,14 +221,18 @@ class AnswerWriter:
                 continue  # it has ended, or took this token before an interrupt
             request, completion = answer
             try:
+                if token_id < 0:
+                    raise FloatingPointError(NOT_NUMBERS.format(position=position))
                 if completion.logprobs is not None:
                     assert step.rows is not None
                     row = int(step.rows[index])
                     completion.logprobs.append(self._logprobs(step, row, token_id))
                 completion.append(token_id, is_last)
-            except Exception as error:  # the others go on
+            except Exception as error:  # other requests go on
                 completion.fail()
-                self.errors.append(error)
+                ended += [answer, *_failed(request, error)]
+                self._slots[slot] = None
+                continue
             if len(completion.token_ids) == 1:
                 request.clock.first_token(step.time_s)
             if request.streams:
@@ -231,9 +248,8 @@ class AnswerWriter:
             outputs = [request.new_output() for request in streaming]
             self.results.append(StepResults(outputs, ended))
 
-    def _take_prompt(self, prompt: PromptRows, step: StepTokens) -> None:
-        answer = self.answers.get(prompt.sequence)
-        known = None if answer is None else answer[0].prompt_logprobs
+    def _take_prompt(self, request: Request, prompt: PromptRows, step: StepTokens) -> None:
+        known = request.prompt_logprobs
         if known is None:
             return
         for index, token_id in enumerate(prompt.token_ids):

@@ -131,7 +131,8 @@ class TokenRing:
             int32 [rows]; -1 where the logits were no numbers, ``DEAD`` in dead rows.
         """
         words = self._words(step, rows)
-        return words[:, 0].copy() if (words[:, 1] == _int32(step)).all() else None
+        is_there = np.count_nonzero(words[1::2] == as_int32(step)) == rows
+        return words[::2].copy() if is_there else None
 
     def steps_made(self, first_step: int) -> int | None:
         """How many steps the loop made that began with ``first_step``; None while it runs."""
@@ -196,7 +197,7 @@ class TokenRing:
         first = self.next_step - 1 if first_step is None else first_step
         if first > self._stopped:
             self._stopped = first
-            self._stop_at[:] = _int32(first)
+            self._stop_at[:] = as_int32(first)
 
     def _arrived(self, step: int, now_s: float) -> None:
         """Learn from the words that have just come how long a step takes.
@@ -210,13 +211,13 @@ class TokenRing:
         self._newest, self._newest_s = step, now_s
 
     def _words(self, step: int, rows: int) -> Array:
-        """What is now at the place of a step: int32 [rows, 2]."""
+        """What is now at the place of a step: int32 [2 * rows], a token and a number in turn."""
         words: Array = self._tokens[step % RING_STEPS, :rows].copy().view(np.int32)
-        return words.reshape(rows, 2)
+        return words
 
     def _overdue(self, step: int, rows: int) -> str:
         words = self._words(step, rows)
-        missing = np.flatnonzero(words[:, 1] != _int32(step)).tolist()
+        missing = np.flatnonzero(words[1::2] != as_int32(step)).tolist()
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         return (
             f"TokenRing: step {step} has not written the words of {len(missing)} of {rows} rows "
@@ -224,6 +225,6 @@ class TokenRing:
         )
 
 
-def _int32(step: int) -> Array:
-    """The number as the device knows it: int32 [1]."""
-    return np.array([step & _MASK], np.uint32).view(np.int32)
+def as_int32(step: int) -> int:
+    """The number as the device knows it: its lowest 32 bits, as int32 has them."""
+    return (step + _HALF & _MASK) - _HALF

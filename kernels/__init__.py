@@ -7,6 +7,7 @@ from .add import ADD
 from .add_rms_norm import ADD_RMS_NORM
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
+from .copy_blocks import COPY_BLOCKS
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
@@ -29,6 +30,7 @@ from .silu_and_mul import SILU_AND_MUL
 
 ALL = (
     APPLY_CHANGES,
+    COPY_BLOCKS,
     DECODE_ROWS,
     MIXED_ROWS,
     EMBEDDING,
@@ -59,6 +61,7 @@ __all__ = [
     "ADVANCE",
     "ALL",
     "APPLY_CHANGES",
+    "COPY_BLOCKS",
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",

@@ -611,7 +611,10 @@ def ring_for_sm_90a_is_right(name: str) -> Identity:
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     **{
         name: (orders_agree(name), reference_bits(name))
-        for name in ("apply_changes", "decode_rows", "mixed_rows", "advance", "loop_control")
+        for name in (
+            *("apply_changes", "copy_blocks", "decode_rows", "mixed_rows", "advance"),
+            "loop_control",
+        )
     },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),

@@ -48,8 +48,8 @@ def _bugs(kernel: str, file: str, *bugs: tuple[str, str, str]) -> tuple[Mutation
 
 # Kernels that wait in one place; others have a bug of their own for each.
 _ONE_WAIT = (
-    *("add", "add_rms_norm", "advance", "apply_changes", "decode_rows", "embedding", "mixed_rows"),
-    *("rms_norm", "rope_append", "silu_and_mul"),
+    *("add", "add_rms_norm", "advance", "apply_changes", "copy_blocks", "decode_rows", "embedding"),
+    *("mixed_rows", "rms_norm", "rope_append", "silu_and_mul"),
 )
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -98,6 +98,24 @@ MUTATIONS: tuple[Mutation, ...] = (
             "static_cast<unsigned>(b)) < 0",
             "static_cast<unsigned>(b)) <= 0",
         ),
+    ),
+    # ------------------------------------------------------------------------------ copy_blocks
+    *_bugs(
+        "copy_blocks",
+        "copy_blocks.cu",
+        ("block 0 is no source", "if (pair.v[0] < 0 ||", "if (pair.v[0] <= 0 ||"),
+        ("no pair is taken for one", "if (pair.v[0] < 0 || ", "if ("),
+        ("no guard after the block's end", " || index >= vectors", ""),
+        ("the last vector is left out", "index >= vectors", "index >= vectors - 1"),
+        ("only the first part", "blockIdx.z * blockDim.x + threadIdx.x", "threadIdx.x"),
+        ("V is left out", "blockIdx.y == 0 ? k_cache : v_cache", "k_cache"),
+        ("K is left out", "blockIdx.y == 0 ? k_cache : v_cache", "v_cache"),
+        (
+            "the wrong way round",
+            "source = pair.v[0], target = pair.v[1]",
+            "source = pair.v[1], target = pair.v[0]",
+        ),
+        ("the first pair for all", "(pairs)[blockIdx.x]", "(pairs)[0]"),
     ),
     # ------------------------------------------------------------------------------ decode_rows
     *_bugs(

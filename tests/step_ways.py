@@ -26,6 +26,7 @@ OTHERS = [way for way in WAYS if way != "sync"]
 def make_engine(folder, way="sync", *, num_blocks=None, max_model_len=64, **options):
     """Blocks of 4 tokens; what is computed of a sequence does not depend on the others."""
     num_steps, ahead, loops = WAYS[way]
+    prefix_caching = options.pop("prefix_caching", True)
     options = {"max_num_seqs": 4, "batch_invariant": True, "loops": loops, **options}
     run = CheckpointRun(folder, max_model_len=max_model_len, **options)
     if num_blocks is not None:
@@ -38,6 +39,7 @@ def make_engine(folder, way="sync", *, num_blocks=None, max_model_len=64, **opti
         max_num_seqs=options["max_num_seqs"],
         num_scheduler_steps=num_steps,
         steps_ahead=ahead,
+        prefix_caching=prefix_caching,
     )
 
 

@@ -1,6 +1,9 @@
 """``AsyncLLM``: many tasks, one engine; every task gets its own answer, and can leave."""
 
 import asyncio
+import gc
+import threading
+import weakref
 
 import pytest
 from tiny_model import write_tiny_model
@@ -96,7 +99,7 @@ def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing(folder, turns):
                 with pytest.raises(asyncio.CancelledError):
                     await task
             output = await asyncio.wait_for(llm.complete("The quick", GREEDY), 60)
-            while llm._listeners or llm.stats().requests_running:
+            while llm._steps.listeners or llm.stats().requests_running:
                 await asyncio.sleep(0.001)
             assert llm.stats().kv_blocks_used == 0
             return output
@@ -168,6 +171,58 @@ def test_a_failed_step_fails_the_requests_and_not_the_engine(folder):
             return await llm.complete("The quick", GREEDY)
 
     assert len(asyncio.run(main()).outputs[0].token_ids) == 12
+
+
+@pytest.mark.parametrize("halfway", [False, True])
+def test_one_that_nobody_holds_ends_with_its_threads(folder, halfway):
+    before = set(threading.enumerate())
+    llm = AsyncLLM(folder, **OPTIONS)
+    threads = set(threading.enumerate()) - before
+    assert {thread.name for thread in threads} == {"cugraphs engine", "cugraphs text"}
+    asyncio.run(llm.complete("The quick", GREEDY))
+    if halfway:  # a loop that was closed while an answer grew
+        loop = asyncio.new_event_loop()
+        answers = llm.generate("The quick", GREEDY)
+        loop.run_until_complete(anext(answers))
+        loop.close()
+        del answers
+    gone = weakref.ref(llm.llm.runner)
+    del llm
+    gc.collect()
+    for thread in threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+    gc.collect()
+    assert gone() is None
+
+
+def test_while_a_task_listens_it_is_held(folder):
+    async def main():
+        answers = AsyncLLM(folder, **OPTIONS).generate("The quick", GREEDY)
+        found = []
+        async for delta in answers:
+            gc.collect()
+            found += delta.token_ids
+        return found
+
+    assert len(asyncio.run(main())) == 12
+
+
+def test_an_llm_that_nobody_holds_ends_with_its_thread(folder):
+    before = set(threading.enumerate())
+    llm = LLM(folder, **OPTIONS)
+    (thread,) = set(threading.enumerate()) - before
+    llm.generate("The quick", GREEDY)
+    stream = llm.stream("The quick", GREEDY)
+    next(stream)
+    gone = weakref.ref(llm.runner)
+    del llm
+    gc.collect()
+    assert gone() is not None and len(list(stream)) > 0  # it runs steps as before
+    del stream
+    gc.collect()
+    thread.join(timeout=10)
+    assert not thread.is_alive() and gone() is None
 
 
 def test_closing_ends_what_still_runs(folder):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
-from tiny_model import BOS, write_tiny_model
+from tiny_model import BOS, EOS, write_tiny_model
 
 from cugraphs import LLM, SamplingParams
 from cugraphs.ladder import Ladder
@@ -195,6 +195,27 @@ def test_a_newcomer_waits_for_no_more_than_what_is_in_flight(folder, way, most):
     in_flight = 64 if way == "loops of 64" else 0
     assert engine.stats().steps - steps <= most + in_flight
     finish(engine)
+
+
+@pytest.mark.parametrize("way", ["sync", "async", "loops of 4"])
+def test_a_slot_is_taken_again_after_an_end_that_steps_were_queued_behind(folder, way):
+    """Those made no token, so the slot stands a token earlier than was thought when they were."""
+    greedy = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    common = [BOS, *range(50, 57)]
+    fresh = make_engine(folder, max_num_seqs=1)
+    expected = fresh.add_request([*common, 60], greedy)
+    finish(fresh)
+    for length in range(4, 9):  # with one of them the slot seems to stand where the prefix ends
+        engine = make_engine(folder, way, max_num_seqs=1)
+        engine.add_request([*common, 70], greedy)
+        finish(engine)
+        ends = SamplingParams(temperature=0, max_tokens=9, logit_bias={EOS: 100.0})
+        ended = engine.add_request([BOS, *range(20, 19 + length)], ends)
+        request = engine.add_request([*common, 60], greedy)
+        finish(engine)
+        assert ended.output().outputs[0].token_ids == (EOS,)
+        assert request.output().outputs == expected.output().outputs
+        assert engine.stats().cached_tokens == 8
 
 
 def test_a_batch_above_the_ladder_is_stepped_one_by_one(folder, expected):

@@ -63,6 +63,30 @@ class Contents(RuleBasedStateMachine):
             assert self.blocks.block_table(slot)[: len(prefix)] == prefix
             assert self.blocks.num_cached_tokens - before == len(prefix) * self.size
 
+    @precondition(lambda self: self.running and len(self.running) < SLOTS)
+    @rule(data=st.data(), rest=any_tokens)
+    def fork(self, data, rest):
+        """A new sequence takes what one that runs has computed, or a part of it."""
+        parent = data.draw(st.sampled_from(sorted(self.running)))
+        known, computed = self.running[parent]
+        shared = data.draw(st.integers(0, computed))
+        tokens = known[:shared] + rest
+        table = self.blocks.block_table(parent)
+        full, partial = divmod(shared, self.size)
+        fits = -(-len(tokens) // self.size) - full <= self.room()
+        slot = min(set(range(SLOTS)) - self.running.keys())
+        copies = self.blocks.fork(slot, len(tokens), parent, shared)
+        assert (copies is not None) == fits
+        if copies is None:
+            return
+        self.running[slot] = [tokens, shared]
+        self.known.append(list(tokens))
+        own = self.blocks.block_table(slot)
+        assert own[:full] == table[:full] and not set(own[full:]) & set(table)
+        assert copies == ([(table[full], own[full])] if partial else [])
+        for source, target in copies:
+            self.held[target] = self.held[source][:shared]
+
     @precondition(lambda self: self.known and len(self.running) < SLOTS)
     @rule(data=st.data(), rest=any_tokens)
     def admit_a_like_one(self, data, rest):

@@ -38,7 +38,7 @@ def test_many_requests_through_a_small_cache_equal_their_solo_runs(model, mode):
 
 
 def test_a_hit_in_the_cache_equals_a_cold_run(model):
-    llm = LLM(model, max_num_seqs=8, **OPTIONS)
+    llm = LLM(model, max_num_seqs=16, **OPTIONS)  # all at once: samples find the first one running
     cold = LLM(model, max_num_seqs=8, prefix_caching=False, **OPTIONS)
     rng = np.random.default_rng(2)
     prompts = [rng.integers(10, llm.config.vocab_size, n).tolist() for n in (33, 64, 65, 120)]
@@ -50,8 +50,25 @@ def test_a_hit_in_the_cache_equals_a_cold_run(model):
         for _ in range(2):  # the second time every full block but the last token's is there
             found = llm.generate(prompts, params)
             assert [o.outputs for o in found] == [o.outputs for o in expected]
-    assert [output.times.cached_tokens for output in found] == [3 * n for n in (32, 48, 64, 112)]
-    assert cold.stats().cached_tokens == 0
+    # The other samples have all but the last token of the first one.
+    cached = [32 + 2 * 32, 48 + 2 * 63, 64 + 2 * 64, 112 + 2 * 119]
+    assert [output.times.cached_tokens for output in found] == cached
+    assert cold.stats().cached_tokens == 0 and cold.stats().forks > 0
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_samples_that_share_their_prompt_equal_those_that_do_not(model, prefix_caching):
+    """Alone, one after the other, each computes its prompt; together all but the first take it."""
+    busy = LLM(model, max_num_seqs=16, prefix_caching=prefix_caching, **OPTIONS)
+    alone = LLM(model, max_num_seqs=1, prefix_caching=False, **OPTIONS)
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(10, busy.config.vocab_size, n).tolist() for n in (17, 31, 32, 33, 100)]
+    params = SamplingParams(n=4, seed=4, max_tokens=20, ignore_eos=True, logprobs=1)
+    found, expected = busy.generate(prompts, params), alone.generate(prompts, params)
+    assert [output.outputs for output in found] == [output.outputs for output in expected]
+    stats = busy.stats()
+    assert stats.forks >= 4 and stats.copied_blocks > 0 and stats.kv_blocks_used == 0
+    assert alone.stats().forks == 0
 
 
 @pytest.mark.parametrize("ways", [[], ["--num-scheduler-steps", "4", "--step-loops"]])

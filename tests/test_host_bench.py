@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cugraphs.cli import main
-from cugraphs.host_bench import PHASES
+from cugraphs.statistics import PHASES
 
 
 def test_both_loads_run_and_are_told(capsys, tmp_path):

@@ -1,6 +1,8 @@
 """What Prometheus scrapes is what ``llm.stats()`` says."""
 
+import gc
 import sys
+import weakref
 
 import pytest
 from tiny_model import write_tiny_model
@@ -37,6 +39,23 @@ def test_scraped_values_are_the_engines(llm):
     assert "cugraphs_steps_total" in prometheus_client.generate_latest(registry).decode()
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         llm.export_metrics(registry)
+
+
+def test_a_registry_keeps_no_engine_and_takes_the_next_one(tmp_path):
+    prometheus_client = pytest.importorskip("prometheus_client", reason="needs extra metrics")
+    registry = prometheus_client.CollectorRegistry()
+    folder = write_tiny_model(tmp_path / "tiny")
+    for count in (1, 2):
+        llm = LLM(folder, **OPTIONS)
+        llm.export_metrics(registry)
+        llm.generate(["a"] * count, SamplingParams(max_tokens=1))
+        assert registry.get_sample_value("cugraphs_requests_finished_total") == count
+        assert registry.get_sample_value("cugraphs_request_seconds_count") == count
+        gone = weakref.ref(llm.runner)
+        del llm
+        gc.collect()
+        assert gone() is None
+        assert registry.get_sample_value("cugraphs_requests_finished_total") is None
 
 
 def test_without_the_extra_it_says_what_to_install(llm, monkeypatch):

@@ -62,7 +62,6 @@ def collect(scheduler, step):
         if sequence.wants_prompt_logprobs:
             known = min(stop, len(sequence.prompt_token_ids) - 1)
             sequence.num_prompt_logprobs = max(sequence.num_prompt_logprobs, known)
-        sequence.prompt_is_cached |= stop >= len(sequence.prompt_token_ids)
         slots.num_written[sequence.slot] = stop
         scheduler.blocks.register(sequence.slot, slots.token_ids[sequence.slot], stop)
         if chunk.samples:
@@ -127,6 +126,34 @@ def test_a_sequence_waits_for_blocks_of_all_its_prompt():
     scheduler = make_scheduler(num_blocks=4, block_size=4)
     add(scheduler, make_sequence(0, 8), make_sequence(1, 8), make_sequence(2, 1))
     assert run_step(scheduler) == [(0, 8)]  # and 2 does not overtake 1
+
+
+def test_steps_go_together_while_a_prompt_waits_for_blocks():
+    scheduler = make_scheduler(num_blocks=8, block_size=4)  # 7 blocks of 4 tokens
+    add(scheduler, make_sequence(0, 8, max_tokens=8), make_sequence(1, 24))
+    assert run_step(scheduler) == [(0, 8)]  # 1 needs six blocks, and five are free
+    assert run_step(scheduler) == [(0, 1)]  # nor does it begin as 0, which is known now
+    assert not scheduler.could_join
+    step = scheduler.schedule(4)
+    assert (step.num_steps, step.chunks) == (4, [])
+    scheduler.submit(step)
+    for _ in range(4):
+        collect(scheduler, step)
+    add(scheduler, make_sequence(2, 2, order=-1))  # which goes first, and for which there is room
+    assert scheduler.could_join
+    assert run_step(scheduler) == [(0, 1), (2, 2)]
+    scheduler.finish(scheduler.running[1])
+    assert run_step(scheduler) == [(0, 1)]  # its last token: all blocks are free again
+    assert scheduler.could_join
+    assert run_step(scheduler) == [(1, 16)]  # as many as a step takes
+
+
+def test_a_prompt_that_was_refused_joins_once_its_beginning_is_known():
+    scheduler = make_scheduler(num_blocks=8, block_size=4, tokens=6)
+    add(scheduler, make_sequence(0, 12, token=1), make_sequence(1, 18, token=1))
+    assert run_step(scheduler) == [(0, 6)]
+    assert run_step(scheduler) == [(0, 6)]  # four are free, and 1 needs five, but for a prefix
+    assert run_step(scheduler) == [(0, 1), (1, 5)]
 
 
 def test_rows_of_prompt_logprobs_are_limited():
@@ -196,6 +223,7 @@ class AnyTraffic(RuleBasedStateMachine):
         self.alive = []
         self.in_flight = deque()
         self.next_id = 0
+        self.held = {}  # of each block, by offset: the sequence up to there, once all steps ran
 
     @rule(data=st.data(), logprobs=st.booleans())
     def arrive(self, data, logprobs):
@@ -259,11 +287,54 @@ class AnyTraffic(RuleBasedStateMachine):
             assert chunk.samples == (stop == slots.num_tokens[slot])
             # A slot must be written exactly when the sequence did not hold it before, or lost it.
             assert chunk.is_new == (before[chunk.sequence] == -1) or preempted
+        self.take_new_blocks(step)
+        for chunk in step.chunks:
+            self.write(chunk.sequence.slot, chunk.start, chunk.start + chunk.num_tokens)
         for slot in rows:
-            last = min(slots.num_computed[slot] + step.num_steps, slots.end_position[slot] - 1)
+            start = int(slots.num_computed[slot])
+            last = int(min(start + step.num_steps, slots.end_position[slot] - 1))
             assert last <= self.capacity(slot)
+            self.write(slot, start, last)
+        self.nobody_waits_in_vain(step)
         self.scheduler.submit(step)
         self.in_flight.extend([step] * step.num_steps)
+
+    def take_new_blocks(self, step):
+        """What they held is forgotten, but for copies."""
+        for chunk in step.chunks:
+            if chunk.is_new:
+                table = self.blocks.block_table(chunk.sequence.slot)
+                for block in table[chunk.start // self.blocks.block_size :]:
+                    self.held[block] = {}
+        targets = [target for _, target in step.copies]
+        assert len(set(targets)) == len(targets)
+        for source, target in step.copies:
+            assert source not in targets
+            self.held[target] = dict(self.held[source])
+
+    def write(self, slot, start, stop):
+        """Its blocks hold what it counts as computed; those that it writes are its own."""
+        sequence, size = self.scheduler.slots.sequences[slot], self.blocks.block_size
+        table, prompt = self.blocks.block_table(slot), sequence.prompt_token_ids
+        for position in range(stop):  # all sampled tokens are the same
+            known = min(position + 1, len(prompt))
+            up_to_here = prompt[0], known, position + 1 - known
+            block, offset = table[position // size], position % size
+            if position < start:
+                assert self.held[block][offset] == up_to_here
+                continue
+            others = [s for s in range(self.max_num_seqs) if s != slot]
+            assert not any(block in self.blocks.block_table(s) for s in others)
+            self.held.setdefault(block, {})[offset] = up_to_here
+
+    def nobody_waits_in_vain(self, step):
+        """Who is first of those that wait would have been taken, had there been room."""
+        scheduler = self.scheduler
+        left = self.max_tokens - len(step.decode_slots) - sum(c.num_tokens for c in step.chunks)
+        waiting = [s for s in scheduler.waiting if not s.waits_for_leader]
+        if waiting and scheduler._free_slots and left and not waiting[0].wants_prompt_logprobs:
+            needed = self.blocks.blocks_for(len(waiting[0].token_ids))
+            assert needed > self.blocks.num_free or step.num_steps > 1
 
     def check_limits(self, step, rows):
         taken = [*rows, *(chunk.sequence.slot for chunk in step.chunks)]

@@ -14,18 +14,19 @@ class SamplesAndPriorities(plain.AnyTraffic):
         longest = self.blocks.num_usable * self.blocks.block_size
         prompt_len = data.draw(st.integers(1, longest - 1))
         max_tokens = data.draw(st.integers(1, longest - prompt_len))
-        leader = None
+        leader, token = None, self.next_id % 2
         for index in range(count):
             sequence = plain.make_sequence(
                 self.next_id,
                 prompt_len,
                 max_tokens=max_tokens,
                 sample_index=index,
-                token=self.next_id % 2,
+                token=token,
                 order=order,
             )
             sequence.leader = leader
             leader = leader or sequence
+            sequence.holders = leader.holders
             self.next_id += 1
             self.alive.append(sequence)
             self.scheduler.add(sequence)
@@ -47,6 +48,11 @@ class SamplesAndPriorities(plain.AnyTraffic):
         for sequence in waiting:
             if sequence.waits_for_leader:
                 assert sequence.leader in self.alive
+        computed = self.scheduler.slots.num_computed
+        for sequence in self.alive:
+            holders = [s for s in running if s.holders is sequence.holders]
+            holders = [s for s in holders if computed[s.slot] >= len(s.prompt_token_ids)]
+            assert set(sequence.holders) == set(holders)
 
 
 SamplesAndPriorities.TestCase.settings = settings(

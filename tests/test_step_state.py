@@ -191,9 +191,9 @@ def test_only_what_differs_is_sent():
     pair.mirror.set("top_k", 1, 5)
     assert pair.send() == 0
     pair.mirror.begin_chunk(Chunk([1, 2], 5, slot=2))
-    assert pair.send() == 1  # num_computed
+    assert pair.send() == 1  # num_computed, which steps have moved
     pair.mirror.begin_chunk(Chunk([1, 2], 5, slot=2))
-    assert pair.send() == 0
+    assert pair.send() == 1
     pair.mirror.write_table(2, [3, 7])
     assert pair.send() == 2 and pair.fields["block_tables"][2].tolist() == [3, 7, 0]
     pair.mirror.set_blocks(np.int32([2, 0]), np.int32([2, 1]), np.int32([9, 4]))
@@ -218,7 +218,8 @@ def test_what_the_steps_move_is_sent_whatever_the_mirror_holds():
     """A sequence ended early and the device stands elsewhere; a new one takes its slot."""
     pair = Pair()
     pair.send()
-    pair.mirror.advance(np.int32([2]), np.int32([30]), 1)  # as if it had gone on
+    pair.mirror.set("num_computed", 2, 30)
+    pair.send()
     pair.fields["num_computed"][2], pair.fields["done"][2] = 20, 1
     defaults = {"seed": 0, "sample_index": 0, "stop_token_ids": (), "prompt_length": 3}
     pair.mirror.write_slot(2, SamplingParams(), **defaults)

@@ -86,7 +86,7 @@ def test_a_token_that_comes_again_is_taken_once(tokenizer):
     assert completion.token_ids == [3, 4]
 
 
-def test_an_error_ends_its_own_answer_alone(tokenizer, monkeypatch):
+def test_an_error_ends_its_own_request_alone(tokenizer, monkeypatch):
     worker = TextWorker(tokenizer, 2)
     pair = [make_completion(tokenizer, SamplingParams(), seq_id=i) for i in range(2)]
     monkeypatch.setattr(pair[0], "append", lambda *_: 1 / 0)
@@ -94,9 +94,11 @@ def test_an_error_ends_its_own_answer_alone(tokenizer, monkeypatch):
     worker.put(tokens([0, 1], [3, 3], 2, begun=begun))
     worker.put(tokens([0, 1], [4, 4], 3))
     worker.drain()
-    assert [type(error) for error in worker.errors] == [ZeroDivisionError]
+    assert not worker.errors
+    (output,) = [output for step in worker.results for output in step.outputs]
+    assert output.error == "ZeroDivisionError: division by zero" and output.finished
     assert [c for step in worker.results for _, c in step.ended] == pair[:1]
-    assert pair[0].finish_reason == "abort"
+    assert pair[0].finish_reason == "error"
     assert pair[1].token_ids == [3, 4]
 
 

@@ -4,6 +4,7 @@ A pipeline runs as in an engine, over a device that computes nothing. Two loads:
 end, and answers of a few hundred tokens, after each of which another sequence joins with its
 prompt. Text is timed apart: it has a thread of its own. Phases are by the clock; the step's
 processor time, in its thread alone, is told beside their sum, and the text's is such time too.
+Collections of garbage by Python are counted by generation, with what they take of a step.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.bench_session import check_counts
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.device import CpuDevice
-from cugraphs.host_bench import PHASES, HostTimes, host_plan, length_of, time_host
+from cugraphs.host_bench import HostTimes, host_plan, length_of, time_host
 from cugraphs.kernel import Array, ArrayType
 from cugraphs.model_lookup import find_model
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import cos_sin_table
 from cugraphs.models.weights import ROPE_COS_SIN, weight_table
+from cugraphs.statistics import PHASES
 from cugraphs.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -117,11 +119,17 @@ def _no_weights(config: LlamaConfig, max_model_len: int) -> dict[str, Array]:
     return allocate_arrays(types, CpuDevice().allocate_bytes)
 
 
+def _garbage(result: HostTimes) -> str:
+    if not any(result.collections):
+        return "none"
+    return f"{'/'.join(map(str, result.collections))}: {result.collection_us:,.1f}"
+
+
 def _print(model: str, results: list[HostTimes]) -> None:
     table = new_table(
         f"a step on the host, microseconds; {results[0].steps:,} steps, vocabulary of {model}",
         "rows",
-        *("answers of", *PHASES, "step", "its CPU", "text of a token"),
+        *("answers of", *PHASES, "step", "its CPU", "collections of garbage", "text of a token"),
     )
     for result in results:
         table.add_row(
@@ -130,6 +138,7 @@ def _print(model: str, results: list[HostTimes]) -> None:
             *(f"{result.phase_us[phase]:,.1f}" for phase in PHASES),
             f"{result.step_us:,.1f}",
             f"{result.cpu_us:,.1f}",
+            _garbage(result),
             f"{result.text_us:.2f}",
         )
     console = TableConsole()

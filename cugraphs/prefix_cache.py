@@ -1,0 +1,191 @@
+"""Which blocks hold which beginnings of sequences; which of them nobody uses; what is evicted.
+
+A full block that was written is registered under a hash of all tokens up to its end. Most answers
+are never read again, so what a sequence leaves behind its registered blocks is a *tail* that is
+hashed only once a prompt has come that far. Knows blocks by their numbers, and not who uses them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import accumulate
+from typing import NamedTuple
+
+from cugraphs.kernel import Array
+
+HASH_BYTES = 16
+
+
+class _Tail(NamedTuple):
+    """Full blocks that are not registered yet; nobody uses them.
+
+    Args:
+        parent: the digest of all tokens before them.
+        tokens: of these blocks, and of those that were evicted behind them.
+        blocks: in token order.
+    """
+
+    parent: bytes
+    tokens: bytes
+    blocks: list[int]
+
+
+class PrefixCache:
+    """Finds blocks by the tokens that they hold, and keeps those that nobody uses for a while."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        """Know nothing of any block.
+
+        Args:
+            num_blocks: blocks are numbered below it.
+            block_size: tokens of a block.
+        """
+        self._block_size = block_size
+        # Of a registered block: the digest of all tokens up to its end, and its own; else nothing.
+        # Bytes in two lists, since Python's garbage collector has to follow any other container.
+        self._digests: list[bytes] = [b""] * num_blocks
+        self._tokens: list[bytes] = [b""] * num_blocks
+        self._blocks: dict[bytes, int] = {}  # the registered block of each digest
+        self._tails: dict[bytes, list[_Tail]] = {}  # by parent
+        # What nobody uses, each with its tail if it is in one. The next to be evicted comes first.
+        self._unused: OrderedDict[int, _Tail | None] = OrderedDict()
+
+    @property
+    def num_unused(self) -> int:
+        """Blocks that are kept and that nobody uses."""
+        return len(self._unused)
+
+    @property
+    def num_known(self) -> int:
+        """Blocks that can be found."""
+        return len(self._blocks)
+
+    def find(self, token_ids: Array) -> list[int]:
+        """Blocks that hold the beginning of ``token_ids``, int32 [n], at most all but the last."""
+        size = self._block_size
+        found: list[int] = []
+        digest = b""
+        for begin in range(0, len(token_ids) - size, size):
+            if digest in self._tails:
+                self._register_tails(digest)
+            tokens = token_ids[begin : begin + size].tobytes()
+            digest = _digest(digest, tokens)
+            block = self._blocks.get(digest)
+            if block is None or self._tokens[block] != tokens:
+                break
+            found.append(block)
+        return found
+
+    def digests(self, blocks: Sequence[int]) -> list[bytes]:
+        """Of registered blocks: each of all tokens up to the block's end."""
+        return [self._digests[block] for block in blocks]
+
+    def is_unused(self, block: int) -> bool:
+        """Whether it is kept and nobody uses it."""
+        return block in self._unused
+
+    def use(self, block: int) -> None:
+        """Somebody uses a block that was found."""
+        self._unused.pop(block, None)
+
+    def register(self, parent: bytes, tokens: bytes, blocks: Sequence[int]) -> list[bytes]:
+        """Make full blocks known. A prefix that another block holds already stays with that one.
+
+        Args:
+            parent: the digest of all tokens before them; empty where there are none.
+            tokens: int32; theirs.
+            blocks: in token order.
+
+        Returns:
+            The digests of all tokens up to the end of each.
+        """
+        width = len(tokens) // len(blocks)
+        parts = [tokens[begin : begin + width] for begin in range(0, len(tokens), width)]
+        _, *digests = accumulate(parts, _digest, initial=parent)
+        for digest, own, block in zip(digests, parts, blocks, strict=True):
+            if self._blocks.setdefault(digest, block) == block:
+                self._digests[block], self._tokens[block] = digest, own
+        return digests
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Let nobody find these, which are used."""
+        for block in blocks:
+            if self._digests[block]:
+                del self._blocks[self._digests[block]]
+                self._digests[block] = self._tokens[block] = b""
+
+    def rest(self, blocks: Sequence[int]) -> list[int]:
+        """Keep what nobody uses any more, if it is registered.
+
+        Args:
+            blocks: of one sequence, in the order in which they are to be evicted.
+
+        Returns:
+            The others.
+        """
+        self._unused.update(dict.fromkeys([block for block in blocks if self._digests[block]]))
+        return [block for block in blocks if not self._digests[block]]
+
+    def rest_tail(self, parent: bytes, tokens: bytes, blocks: list[int]) -> None:
+        """Keep full blocks that nobody uses any more; arguments as of :meth:`register`."""
+        tail = _Tail(parent, tokens, blocks)
+        self._tails.setdefault(parent, []).append(tail)
+        self._unused.update(dict.fromkeys(reversed(blocks), tail))
+
+    def evict(self, count: int) -> list[int]:
+        """Forget the unused blocks that rest longest."""
+        evicted = []
+        for _ in range(count):
+            block, tail = self._unused.popitem(last=False)
+            if tail is not None:
+                self._shorten(tail)
+            elif self._digests[block]:
+                del self._blocks[self._digests[block]]
+                self._digests[block] = self._tokens[block] = b""
+            evicted.append(block)
+        return evicted
+
+    def check_invariant(self, users: Sequence[int]) -> None:
+        """Every kept block is registered or in a tail, and only unused ones are in tails.
+
+        Args:
+            users: of each block.
+
+        Raises:
+            AssertionError: a block is in two places, or kept for nothing.
+        """
+        known = {digest: block for block, digest in enumerate(self._digests) if digest}
+        assert known == self._blocks, "a prefix and its block differ"
+        in_tails = [b for tails in self._tails.values() for tail in tails for b in tail.blocks]
+        unused_in_tails = [b for b, tail in self._unused.items() if tail is not None]
+        assert sorted(in_tails) == sorted(unused_in_tails), "a tail holds what is not kept for it"
+        assert not set(in_tails) & set(known.values()), "a registered block is in a tail"
+        resting = {block for block in known.values() if not users[block]}
+        assert resting <= set(self._unused), "a block that holds a prefix is lost"
+        assert not any(users[block] for block in self._unused), "a block is used and unused"
+
+    def _register_tails(self, parent: bytes) -> None:
+        """Hash what follows a prefix; blocks that hold what others hold are the next to go."""
+        width = 4 * self._block_size
+        for tail in self._tails.pop(parent):
+            self.register(parent, tail.tokens[: width * len(tail.blocks)], tail.blocks)
+            for block in tail.blocks:
+                self._unused[block] = None
+                if not self._digests[block]:
+                    self._unused.move_to_end(block, last=False)
+
+    def _shorten(self, tail: _Tail) -> None:
+        """Its last block is evicted."""
+        tail.blocks.pop()
+        if not tail.blocks:
+            siblings = self._tails[tail.parent]
+            siblings.remove(tail)
+            if not siblings:
+                del self._tails[tail.parent]
+
+
+def _digest(parent: bytes, tokens: bytes) -> bytes:
+    """128 bits of the tokens of a block and, through its parent's, of all before it."""
+    return blake2b(parent + tokens, digest_size=HASH_BYTES).digest()
