@@ -120,7 +120,12 @@ struct RingLinear {
     if (has_row) begin_row(0, lane);
     kShared ? prepare(rows) : take_rows(rows, x, tokens, in_features);
     int stage = 0, phase = 0;
-    for (int unit = first_unit; unit < units; unit += stride) {
+    // Warps go on together from unit to unit: adjacent rows of the weight are then read at a time.
+    const int turns = (units - static_cast<int>(blockIdx.x) * kWarps + stride - 1) / stride;
+    for (int turn = 0; turn < turns; ++turn) {
+      __syncthreads();
+      const int unit = first_unit + turn * stride;
+      if (unit >= units) continue;
       if (has_row) begin_unit(0, unit, lane, 0);
       float sums[kGroups];
 #pragma unroll
