@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cugraphs.engine import Engine
 from cugraphs.llm import LLM, Message, Prompt
-from cugraphs.outputs import RequestOutput
+from cugraphs.outputs import Logprob, RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.statistics import EngineStats
@@ -40,12 +40,16 @@ class Delta:
         text: new text, final; may be empty while a stop string or a character is incomplete.
         token_ids: new tokens.
         finish_reason: "stop", "length", "abort", or None while it still runs.
+        stop_reason: the stop token id or stop string that ended it; None for EOS and otherwise.
+        logprobs: for each new token the likeliest tokens and itself; None if not asked for.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str | None
+    stop_reason: int | str | None = None
+    logprobs: tuple[dict[int, Logprob], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -196,9 +200,15 @@ class AsyncLLM:
         try:
             while True:
                 output = await _next(listener.queue)
-                for answer in output.outputs:
-                    reason = answer.finish_reason
-                    yield Delta(answer.index, answer.text, answer.token_ids, reason)
+                for new in output.outputs:
+                    yield Delta(
+                        index=new.index,
+                        text=new.text,
+                        token_ids=new.token_ids,
+                        finish_reason=new.finish_reason,
+                        stop_reason=new.stop_reason,
+                        logprobs=new.logprobs,
+                    )
                 if output.finished:
                     return
         finally:

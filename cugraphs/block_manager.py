@@ -253,11 +253,9 @@ class BlockManager:
             assert all(users[block] == 1 for block in writable), "blocks are lost or shared"
         assert users == self._users.tolist(), "blocks are lost or shared"
         used = [block for block, count in enumerate(users) if count]
-        free = self._free[: self._num_free].tolist()
-        unused = [b for b in range(self.num_blocks) if self._prefixes.is_unused(b)]
+        free, unused = self._free[: self._num_free].tolist(), self._prefixes.check_invariant(users)
         everywhere = sorted([*free, *unused, *used])
         assert everywhere == list(range(1, self.num_blocks)), "blocks are lost or shared"
-        self._prefixes.check_invariant(users)
         beyond = np.arange(self.tables.shape[1]) >= self.counts[:, None]
         assert not self.tables[beyond].any(), "a table goes on after its last block"
 
@@ -272,7 +270,8 @@ class BlockManager:
             self._users[block] += 1
             self._prefixes.use(block)
         count = len(beginning) + missing
-        self.tables[slot, : len(beginning)] = beginning
+        if beginning:
+            self.tables[slot, : len(beginning)] = beginning
         self.tables[slot, len(beginning) : count] = self._take(missing)
         self.counts[slot] = count
         self._fixed[slot] = len(beginning)

@@ -19,6 +19,7 @@ class Completion:
         pieces: its text in final, non-empty pieces.
         logprobs: one entry per token; None if not asked for.
         next_position: where the next token that it takes stands in its sequence; -1 after the end.
+        has_begun: whether a step has run some of its sequence.
         finish_reason: why it ended; None while it grows.
         stop_reason: the stop token or stop string that ended it.
     """
@@ -31,6 +32,7 @@ class Completion:
         self.pieces: list[str] = []
         self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
         self.next_position = len(sequence.prompt_token_ids)
+        self.has_begun = False
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self._params = params
@@ -89,6 +91,8 @@ class Completion:
     def fail(self) -> None:
         """End it where it is, without what its text holds back: something went wrong."""
         self._end("error")
+        if self.logprobs is not None:
+            del self.logprobs[len(self.token_ids) :]
 
     def output(self) -> CompletionOutput:
         """The answer so far."""

@@ -167,6 +167,7 @@ class _PinnedStaging:
         self.twins: tuple[Array, ...] = tuple(np.frombuffer(m, np.uint8, nbytes) for m in memory)
         self._taken = [cupy.cuda.Event(disable_timing=True) for _ in memory]
         self._current = 0
+        self._sent_bytes = 0  # of the other twin, that the arena holds
 
     def next(self) -> int:
         self._taken[self._current].synchronize()
@@ -179,6 +180,13 @@ class _PinnedStaging:
         self._runtime.memcpyAsync(target, source, nbytes, kind, stream)
         self._taken[self._current].record(self._stream)
         self._current = 1 - self._current
+        self._sent_bytes = nbytes
+
+    def sent(self, nbytes: int) -> int | None:
+        return 1 - self._current if 0 < nbytes <= self._sent_bytes else None
+
+    def overwritten(self) -> None:
+        self._sent_bytes = 0
 
 
 class CudaDevice:

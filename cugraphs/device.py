@@ -70,6 +70,12 @@ class InputStaging(Protocol):
     def send(self, nbytes: int) -> None:
         """Queue the copy of its first bytes into the arena; the next twin is then the other."""
 
+    def sent(self, nbytes: int) -> int | None:
+        """The index of the twin whose first bytes the arena holds, if one is known to be that."""
+
+    def overwritten(self) -> None:
+        """Say that the arena's inputs hold something else than what was sent."""
+
 
 class UploadLane(Protocol):
     """One thread's way into the device's memory, for much data: it fills host memory, to be copied.
@@ -254,6 +260,12 @@ class _InPlace:
         return 0
 
     def send(self, nbytes: int) -> None:
+        pass
+
+    def sent(self, nbytes: int) -> int | None:
+        return None
+
+    def overwritten(self) -> None:
         pass
 
 

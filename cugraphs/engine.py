@@ -213,7 +213,8 @@ class Engine:
             for completion in completions:
                 self._text.add(request, completion)
                 self.scheduler.add(completion.sequence)
-            self._pipeline.make_room()
+            if self.scheduler.could_join:
+                self._pipeline.make_room()
             return request
         except BaseException:
             self._requests.discard(request)
@@ -251,6 +252,7 @@ class Engine:
             kv_blocks_cached=blocks.num_cached,
             captures=counts.captures,
             replays=dict(counts.replays),
+            loops=dict(counts.loops),
             eager_steps=dict(counts.eager_steps),
             padding_rows=counts.padding_rows,
             off_ladder_steps=counts.off_ladder_steps,
@@ -341,6 +343,8 @@ class Engine:
             if not sequence.ended:
                 sequence.failed = request.error is not None
                 self.scheduler.finish(sequence)
+                if self.scheduler.waiting:  # the device does not know that this one has ended
+                    self._pipeline.make_room()
             request.left.discard(completion)
         if request.finished and request in self._requests:
             self._requests.discard(request)
@@ -362,8 +366,9 @@ class Engine:
         self._to_abort.popleft()
 
     def _abort(self, request: Request) -> None:
-        self._text.drain()
-        self._take_results()
+        if not request.finished:
+            self._text.drain()
+            self._take_results()
         self._outputs = [o for o in self._outputs if o.request_id != request.request_id]
         if request not in self._requests:
             return

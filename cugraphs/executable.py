@@ -208,7 +208,7 @@ class Executable:
         if on_device:
             self._send_beside(on_device, bound)
         else:
-            self._staging.send(bound.input_bytes)
+            self._send(bound)
         if self._poison:
             self._device.poison(bound.outputs)
         if until is not None and bound.loop is not None:
@@ -221,6 +221,15 @@ class Executable:
             _queue_all(bound.pieces)
         return bound.outputs
 
+    def _send(self, bound: BoundProgram) -> None:
+        """Send the inputs, unless the arena holds the same; a copy between replays costs 5 us."""
+        sent = self._staging.sent(bound.input_bytes)
+        if sent is not None:
+            before, now = bound.inputs[sent], bound.inputs[1 - sent]
+            if all(array.tobytes() == before[name].tobytes() for name, array in now.items()):
+                return
+        self._staging.send(bound.input_bytes)
+
     def _send_beside(self, on_device: Mapping[str, Array], bound: BoundProgram) -> None:
         """Send the inputs, then copy arrays of the device over them; only these if they are all."""
         given = [(bound.device_inputs[name], array) for name, array in on_device.items()]
@@ -229,6 +238,7 @@ class Executable:
         for target, array in given:
             whole = target.shape == array.shape
             self._device.copy(target if whole else target[: len(array)], array)
+        self._staging.overwritten()
 
     def _run_until(self, until: Callable[[], bool], bound: BoundProgram, sizes: Sizes) -> None:
         """Run steps one by one until the loop has ended; the host sees the device's memory."""

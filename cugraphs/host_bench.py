@@ -228,6 +228,7 @@ def time_host(
     load = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens)
     load.run(_WARM_UP_STEPS)
     count = -(-steps // _WINDOW_STEPS)
+    gc.collect()  # what starting has left, which a long run has behind it
     with _watched_collection() as pauses_s:
         windows, cpu_us = zip(*(_window_us(load) for _ in range(count)), strict=True)
     talk = _Load(plan, weights, tokenizer, answer_tokens=answer_tokens, keeps_tokens=True)

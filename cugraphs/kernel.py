@@ -199,8 +199,6 @@ class Launch:
         programmatic: may begin before the launch before it ends, where that is one of ours too
             (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
             before it writes anything, reads what is not constant, or returns.
-        beside: blocks of the launch before and of the next one are to lie beside its own, so its
-            multiprocessors keep most of their memory as shared memory, and little as L1 cache.
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation.
@@ -214,7 +212,6 @@ class Launch:
     operands: tuple[str, ...] | None = None
     shared_bytes: int = 0
     programmatic: bool = False
-    beside: bool = False
     arch: str = ""
     elsewhere: tuple[Launch, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()

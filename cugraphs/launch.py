@@ -62,8 +62,6 @@ class LaunchForm:
         arch = launch.arch or device_arch()
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
-        if launch.beside:
-            _prefer_shared_memory(driver, self.function)
         self.config = _config(driver, launch, stream)
         self.config_after_ours = self.config
         if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
@@ -75,13 +73,6 @@ class LaunchForm:
             attribute.value.programmaticStreamSerializationAllowed = 1
             self.config_after_ours.attrs, self.config_after_ours.numAttrs = [attribute], 1
         self.launch = driver.cuLaunchKernelEx
-
-
-def _prefer_shared_memory(driver: Any, function: Any) -> None:  # noqa: ANN401 - no types
-    """All multiprocessors' memory as shared memory while the function runs, as far as can be."""
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-    (error,) = driver.cuFuncSetAttribute(function, attribute, 100)  # percent
-    assert not error, f"cuFuncSetAttribute answers {error.name}"
 
 
 def _config(driver: Any, launch: Launch, stream: int) -> Any:  # noqa: ANN401 - no types

@@ -104,8 +104,9 @@ class LLM:
             num_scheduler_steps: decode steps, 1 to 64, that are queued together, while no other
                 prompt could join them. The host has less to do for each token.
             step_loops: on a GPU those steps are one launch that ends by itself once all answers
-                have ended, or a step after another prompt has come. Without, a prompt waits for all
-                steps that are queued. Default: where several are queued together.
+                have ended, or a step after another prompt has come. Without, they are replays that
+                nothing stops: a prompt waits for all that are queued, up to 2 K - 1 of K steps.
+                Default: where several are queued together.
             async_scheduling: queue a step while the one before still runs; its tokens come from the
                 device's own state. Default: where the device is not the CPU.
             batch_invariant: a sequence's tokens do not depend, bit for bit, on what runs beside

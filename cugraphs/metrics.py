@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import CollectorRegistry
 
-_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+# A token of a small model takes a third of a millisecond, a long answer minutes.
+_BUCKETS_S = tuple(base * 10.0**exponent for exponent in range(-4, 3) for base in (1.0, 2.5, 5.0))
 _COUNTERS = {
     "requests_finished": "Requests that have ended.",
     "requests_failed": "Requests that have ended with an error.",
@@ -111,9 +112,13 @@ class EngineMetrics:
             yield CounterMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
         for name, text in _GAUGES.items():
             yield GaugeMetricFamily(f"cugraphs_{name}", text, value=getattr(stats, name))
-        replays: dict[str, float] = {str(rung): n for rung, n in stats.replays.items()}
+        replays, loops = (
+            {str(rung): float(count) for rung, count in counts.items()}
+            for counts in (stats.replays, stats.loops)
+        )
         by_label: tuple[tuple[str, str, str, dict[str, float]], ...] = (
             ("replays", "rung", "Replayed decode steps.", replays),
+            ("loops", "rung", "Launches of a captured loop over decode steps.", loops),
             ("eager_steps", "reason", "Steps that ran eagerly.", dict(stats.eager_steps)),
             ("host_seconds", "phase", "Time of the step's thread.", dict(stats.host_seconds)),
         )

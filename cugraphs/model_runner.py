@@ -246,6 +246,9 @@ class ModelRunner:
                 **self.ring.arrays,
             }
             self.mirror = StateMirror(plan.state)
+            # The first of the steps whose numbers follow each other without a gap, if the newest
+            # that was submitted is one of them.
+            self._numbered_from: int | None = None
         self.device.write(self.state[WORDS], self.mirror.take_all())
         with span("arena"):
             memory = ProgramMemory(
@@ -396,6 +399,7 @@ class ModelRunner:
         """
         self.ring.stop()
         self.device.wait()
+        self._numbered_from = None
         self.mirror.start_over()
         self.device.write(self.state[WORDS], self.mirror.take_all())
 
@@ -462,13 +466,19 @@ class ModelRunner:
     def _queue_decode(self, slots: Array, num_steps: int, *, reads: bool) -> list[Ticket]:
         """Queue decode steps of rows that a rung holds, as a loop where those are wanted."""
         rows, first = len(slots), self.ring.begin(num_steps)
-        inputs = self.decode.inputs(rows)
-        self.mirror.take(inputs["changes"])
-        fill_launch(inputs, first, num_steps)
-        fill_decode(inputs, slots)
         loop, until = None, None
         if num_steps > 1 and self.has_loops:
             loop, until = first, partial(self.ring.has_ended, first)
+        inputs = self.decode.inputs(rows)
+        changes = self.mirror.take(inputs["changes"])
+        # Steps that follow steps are numbered by the device. So without changes the number of an
+        # earlier launch will do, and inputs that are the same as before need not be sent.
+        if changes or loop is not None or self._numbered_from is None:
+            self._numbered_from = first
+        fill_launch(inputs, self._numbered_from, num_steps)
+        if loop is not None:  # it may end earlier
+            self._numbered_from = None
+        fill_decode(inputs, slots)
         outputs = self.decode.run(rows, num_steps=num_steps, until=until)
         kept = [self.decode.cut(outputs, rows)] if reads else ()
         return [Ticket([(first + i, rows)], loop, kept) for i in range(num_steps)]
@@ -494,8 +504,10 @@ class ModelRunner:
 
     def _queue_mixed(self, chunks: Sequence[Chunk], decode: DecodeRows, *, reads: bool) -> Ticket:
         rows, first = len(decode.slots), self.ring.begin()
-        tokens = rows + sum(len(chunk.token_ids) for chunk in chunks)
-        logits = rows + sum(chunk.num_logits for chunk in chunks)
+        tokens = logits = rows
+        for chunk in chunks:
+            tokens += len(chunk.token_ids)
+            logits += chunk.num_logits
         sizes = self._mixed_sizes(tokens, rows + len(chunks), logits)
         captured = self._token_rungs is not None and tokens <= self._token_rungs.top
         if captured:

@@ -49,13 +49,15 @@ class PrefixCache:
         self._tokens: list[bytes] = [b""] * num_blocks
         self._blocks: dict[bytes, int] = {}  # the registered block of each digest
         self._tails: dict[bytes, list[_Tail]] = {}  # by parent
-        # What nobody uses, each with its tail if it is in one. The next to be evicted comes first.
+        # What nobody uses: registered blocks, and tails by their first block. The next to be
+        # evicted comes first; of a tail, its last block.
         self._unused: OrderedDict[int, _Tail | None] = OrderedDict()
+        self._num_unused = 0
 
     @property
     def num_unused(self) -> int:
         """Blocks that are kept and that nobody uses."""
-        return len(self._unused)
+        return self._num_unused
 
     @property
     def num_known(self) -> int:
@@ -83,12 +85,14 @@ class PrefixCache:
         return [self._digests[block] for block in blocks]
 
     def is_unused(self, block: int) -> bool:
-        """Whether it is kept and nobody uses it."""
+        """Whether nobody uses a block that was found."""
         return block in self._unused
 
     def use(self, block: int) -> None:
         """Somebody uses a block that was found."""
-        self._unused.pop(block, None)
+        if block in self._unused:
+            del self._unused[block]
+            self._num_unused -= 1
 
     def register(self, parent: bytes, tokens: bytes, blocks: Sequence[int]) -> list[bytes]:
         """Make full blocks known. A prefix that another block holds already stays with that one.
@@ -125,65 +129,87 @@ class PrefixCache:
         Returns:
             The others.
         """
-        self._unused.update(dict.fromkeys([block for block in blocks if self._digests[block]]))
+        kept = [block for block in blocks if self._digests[block]]
+        self._unused.update(dict.fromkeys(kept))
+        self._num_unused += len(kept)
         return [block for block in blocks if not self._digests[block]]
 
     def rest_tail(self, parent: bytes, tokens: bytes, blocks: list[int]) -> None:
         """Keep full blocks that nobody uses any more; arguments as of :meth:`register`."""
-        tail = _Tail(parent, tokens, blocks)
+        tail = self._unused[blocks[0]] = _Tail(parent, tokens, blocks)
         self._tails.setdefault(parent, []).append(tail)
-        self._unused.update(dict.fromkeys(reversed(blocks), tail))
+        self._num_unused += len(blocks)
 
     def evict(self, count: int) -> list[int]:
         """Forget the unused blocks that rest longest."""
-        evicted = []
-        for _ in range(count):
-            block, tail = self._unused.popitem(last=False)
-            if tail is not None:
-                self._shorten(tail)
-            elif self._digests[block]:
-                del self._blocks[self._digests[block]]
-                self._digests[block] = self._tokens[block] = b""
-            evicted.append(block)
+        evicted: list[int] = []
+        while len(evicted) < count:
+            block, tail = next(iter(self._unused.items()))
+            if tail is None:
+                self._forget(block)
+                evicted.append(block)
+                continue
+            kept = max(len(tail.blocks) - (count - len(evicted)), 0)
+            evicted += reversed(tail.blocks[kept:])
+            del tail.blocks[kept:]
+            if not kept:
+                del self._unused[block]
+                self._drop(tail)
+        self._num_unused -= count
         return evicted
 
-    def check_invariant(self, users: Sequence[int]) -> None:
+    def check_invariant(self, users: Sequence[int]) -> set[int]:
         """Every kept block is registered or in a tail, and only unused ones are in tails.
 
         Args:
             users: of each block.
+
+        Returns:
+            The unused blocks.
 
         Raises:
             AssertionError: a block is in two places, or kept for nothing.
         """
         known = {digest: block for block, digest in enumerate(self._digests) if digest}
         assert known == self._blocks, "a prefix and its block differ"
-        in_tails = [b for tails in self._tails.values() for tail in tails for b in tail.blocks]
-        unused_in_tails = [b for b, tail in self._unused.items() if tail is not None]
-        assert sorted(in_tails) == sorted(unused_in_tails), "a tail holds what is not kept for it"
+        tails = [tail for siblings in self._tails.values() for tail in siblings]
+        kept = {tail.blocks[0]: tail for tail in tails}
+        assert kept == {b: tail for b, tail in self._unused.items() if tail is not None}
+        in_tails = [block for tail in tails for block in tail.blocks]
         assert not set(in_tails) & set(known.values()), "a registered block is in a tail"
-        resting = {block for block in known.values() if not users[block]}
-        assert resting <= set(self._unused), "a block that holds a prefix is lost"
-        assert not any(users[block] for block in self._unused), "a block is used and unused"
+        unused = {block for block, tail in self._unused.items() if tail is None} | set(in_tails)
+        assert len(unused) == self._num_unused, "unused blocks are counted wrong"
+        assert {block for block in known.values() if not users[block]} <= unused, "a block is lost"
+        assert not any(users[block] for block in unused), "a block is used and unused"
+        return unused
 
     def _register_tails(self, parent: bytes) -> None:
-        """Hash what follows a prefix; blocks that hold what others hold are the next to go."""
+        """Hash what follows a prefix, as if it were used now.
+
+        Blocks that hold what others hold are the next to be evicted.
+        """
         width = 4 * self._block_size
         for tail in self._tails.pop(parent):
+            del self._unused[tail.blocks[0]]
             self.register(parent, tail.tokens[: width * len(tail.blocks)], tail.blocks)
-            for block in tail.blocks:
+            for block in reversed(tail.blocks):
                 self._unused[block] = None
                 if not self._digests[block]:
                     self._unused.move_to_end(block, last=False)
 
-    def _shorten(self, tail: _Tail) -> None:
-        """Its last block is evicted."""
-        tail.blocks.pop()
-        if not tail.blocks:
-            siblings = self._tails[tail.parent]
-            siblings.remove(tail)
-            if not siblings:
-                del self._tails[tail.parent]
+    def _forget(self, block: int) -> None:
+        """An unused block holds nothing any more, if it did."""
+        del self._unused[block]
+        if self._digests[block]:
+            del self._blocks[self._digests[block]]
+            self._digests[block] = self._tokens[block] = b""
+
+    def _drop(self, tail: _Tail) -> None:
+        """All of its blocks are evicted."""
+        siblings = self._tails[tail.parent]
+        siblings.remove(tail)
+        if not siblings:
+            del self._tails[tail.parent]
 
 
 def _digest(parent: bytes, tokens: bytes) -> bytes:

@@ -207,14 +207,16 @@ class Scheduler:
         if sequence.failed:
             self.blocks.forget(sequence.slot)
         self._stop_running(sequence)
-        self.slots.ended[sequence.slot] = True
-        self._leaving.append(sequence)
-        self._release_leaving()
+        if self._is_in_flight(sequence):
+            self.slots.ended[sequence.slot] = True
+            self._leaving.append(sequence)
+        else:
+            self._release(sequence)
 
     def _grow_decode_rows(
         self, num_steps: int
     ) -> tuple[Array, Array, tuple[Array, Array, Array], int] | None:
-        """Give those that decode blocks for ``num_steps`` tokens, or if need be for one.
+        """Give those that decode blocks for ``num_steps`` tokens, or for as few as need be.
 
         None if blocks run out and a step is in flight: a sequence can be preempted only when all of
         its tokens are known.
@@ -230,7 +232,7 @@ class Scheduler:
             if grown is not None:
                 return rows, positions, grown, num_steps
             if num_steps > 1:
-                num_steps = 1
+                num_steps //= 2
             elif self.num_in_flight:
                 return None
             else:
@@ -326,12 +328,15 @@ class Scheduler:
 
     def _release_leaving(self) -> None:
         """Release the ended sequences that no step in flight has a row of."""
-        last_step = self.slots.last_step
-        gone = [s for s in self._leaving if last_step[s.slot] <= self._collected]
-        if gone:
-            self._leaving = [s for s in self._leaving if s not in gone]
-            for sequence in gone:
+        leaving, self._leaving = self._leaving, []
+        for sequence in leaving:
+            if self._is_in_flight(sequence):
+                self._leaving.append(sequence)
+            else:
                 self._release(sequence)
+
+    def _is_in_flight(self, sequence: Sequence) -> bool:
+        return bool(self.slots.last_step[sequence.slot] > self._collected)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot

@@ -98,17 +98,22 @@ class StateMirror:
         self._words[words] = blocks
         self._changed.append(words)
 
-    def take(self, changes: Array) -> None:
-        """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1."""
+    def take(self, changes: Array) -> int:
+        """Move as many changes as fit into ``changes``, int32 [n, 2]: (word, value), or -1.
+
+        Returns:
+            How many these were.
+        """
         if not self._changed:
             changes[:] = -1
-            return
+            return 0
         waiting = np.concatenate(self._changed)
         taken, left = waiting[: len(changes)], waiting[len(changes) :]
         self._changed = [left] if len(left) else []
         changes[: len(taken), 0] = taken
         changes[: len(taken), 1] = self._words[taken]
         changes[len(taken) :] = -1
+        return len(taken)
 
     def take_all(self) -> Array:
         """All words, int32 [words], after which there are no changes."""
@@ -173,7 +178,9 @@ class StateMirror:
         held = len(table) if table[first_zero] else first_zero
         row = np.zeros(max(len(blocks), held), np.int32)
         row[: len(blocks)] = blocks
-        self._write(np.arange(len(row)) + self._tables[slot], row)
+        changed = (table[: len(row)] != row).nonzero()[0]
+        table[: len(row)] = row
+        self._changed.append(changed + self._tables[slot])
 
     def begin_chunk(self, chunk: Chunk) -> None:
         """Make the chunk's slot stand where the chunk begins."""

@@ -19,7 +19,8 @@ class RequestTimes:
         time_per_output_token_s: mean over the tokens after the first, of all its samples; None
             where there are none.
         total_s: from its arrival until it ended.
-        cached_tokens: of its prompt, those found in the cache, over all samples.
+        cached_tokens: of its prompt, over all samples, those that were found in the cache or taken
+            from another sample.
     """
 
     queue_s: float | None
@@ -101,6 +102,7 @@ class EngineStats:
         kv_blocks_cached: owned by nobody, with a prefix that may be used again.
         captures: graphs captured.
         replays: replayed decode steps, by rung.
+        loops: launches of a captured loop over decode steps, by rung; each made one step or more.
         eager_steps: steps that ran eagerly, by reason.
         padding_rows: computed for nobody.
         off_ladder_steps: batches above the largest captured size.
@@ -126,6 +128,7 @@ class EngineStats:
     kv_blocks_cached: int
     captures: int
     replays: Mapping[int, int]
+    loops: Mapping[int, int]
     eager_steps: Mapping[str, int]
     padding_rows: int
     off_ladder_steps: int
@@ -133,9 +136,7 @@ class EngineStats:
 
     def __str__(self) -> str:
         """Some lines for people."""
-        replays = ", ".join(
-            f"{rung} rows {count:,}" for rung, count in sorted(self.replays.items())
-        )
+        replays, loops = map(_by_rung, (self.replays, self.loops))
         eager = ", ".join(f"{count:,} ({why})" for why, count in self.eager_steps.items())
         phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in self.host_seconds.items())
         return (
@@ -146,12 +147,16 @@ class EngineStats:
             f"{self.forked_tokens:,} of another sample in {self.forks:,} forks, "
             f"{self.generated_tokens:,} generated in {self.steps:,} steps, of which "
             f"{self.surplus_tokens:,} behind a stop string\n"
-            f"graphs: {self.captures:,} captured; replays: {replays or 'none'}; eager steps: "
+            f"graphs: {self.captures:,} captured; replays: {replays}; loops: {loops}; eager steps: "
             f"{eager or 'none'}; off the ladder: {self.off_ladder_steps:,}; padding rows: "
             f"{self.padding_rows:,}\n"
             f"KV blocks: {self.kv_blocks_used:,} of {self.kv_blocks:,} used, "
             f"{self.kv_blocks_cached:,} cached; host seconds: {phases}"
         )
+
+
+def _by_rung(counts: Mapping[int, int]) -> str:
+    return ", ".join(f"{rung} rows {n:,}" for rung, n in sorted(counts.items())) or "none"
 
 
 @dataclass

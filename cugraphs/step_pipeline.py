@@ -209,7 +209,7 @@ class StepPipeline:
         wants_logprobs: bool,
     ) -> _StepInFlight:
         """What is to be known of a step with chunks when it is collected."""
-        next_row = len(scheduled.decode_slots)
+        next_row = num_rows = len(scheduled.decode_slots)
         slots, positions, rows, prompts = [], [], [], []
         for item, chunk in zip(scheduled.chunks, chunks, strict=True):
             if chunk.prompt_targets:
@@ -220,13 +220,12 @@ class StepPipeline:
                 slots.append(chunk.slot)
                 positions.append(chunk.start + len(chunk.token_ids))
                 rows.append(next_row - 1)
-        decode_rows = range(len(scheduled.decode_slots))
         return _StepInFlight(
             ticket,
-            np.concatenate((scheduled.decode_slots, np.array(slots, np.int64))),
-            np.concatenate((scheduled.positions, np.array(positions, np.int64))),
+            _with(scheduled.decode_slots, slots),
+            _with(scheduled.positions, positions),
             wants_logprobs,
-            np.array([*decode_rows, *rows], np.int64) if prompts else None,
+            _with(np.arange(num_rows), rows) if prompts else None,
             scheduled.chunks,
             prompts,
         )
@@ -338,3 +337,11 @@ class StepPipeline:
         sequence = self.scheduler.slots.sequences[slot]
         assert sequence is not None, f"slot {slot} is empty"
         return sequence
+
+
+def _with(array: Array, values: Sequence[int]) -> Array:
+    """The array with these behind it: int64 [n + values]."""
+    longer = np.empty(len(array) + len(values), np.int64)
+    longer[: len(array)] = array
+    longer[len(array) :] = values
+    return longer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -304,7 +305,7 @@ def fill_mixed(
     rows = 0 if decode is None else len(decode.slots)
     starts, slots, tokens = (inputs[n] for n in ("query_start_loc", "slot_ids", "new_token_ids"))
     if decode is not None:
-        starts[:rows] = inputs["logits_indices"][:rows] = np.arange(rows)
+        starts[:rows] = inputs["logits_indices"][:rows] = _first_rows(rows)
         slots[:rows] = inputs["row_ids"][:rows] = decode.slots
         tokens[:rows] = -1
         inputs["sample_positions"][:rows] = decode.sample_positions
@@ -325,6 +326,11 @@ def fill_mixed(
         begin, logits = end, logits + chunk.num_logits
     starts[rows + len(chunks) :] = begin
     tokens[begin:] = 0
+
+
+@lru_cache(16)  # the same rows decode for many steps
+def _first_rows(count: int) -> Array:
+    return np.arange(count, dtype=np.int32)
 
 
 def _fill_targets(inputs: Mapping[str, Array], chunk: Chunk, begin: int, logits: int) -> None:

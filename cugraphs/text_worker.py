@@ -40,7 +40,7 @@ class Begun(NamedTuple):
         slot: that it took.
         sequence: who took it.
         time_s: when it was scheduled.
-        cached_tokens: of its tokens, those found in the cache.
+        cached_tokens: of its tokens, those that need not be computed.
     """
 
     slot: int
@@ -203,7 +203,9 @@ class AnswerWriter:
         for begun in step.begun:
             answer = self._slots[begun.slot] = self.answers.get(begun.sequence)
             if answer is not None:  # else it was aborted since
-                answer[0].clock.begin(begun.time_s, begun.cached_tokens)
+                again = answer[1].has_begun  # it was preempted, and finds what it had itself
+                answer[0].clock.begin(begun.time_s, 0 if again else begun.cached_tokens)
+                answer[1].has_begun = True
         streaming: dict[Request, None] = {}  # in the order of the rows
         ended: list[Answer] = []
         for prompt in step.prompts:

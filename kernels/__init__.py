@@ -7,6 +7,7 @@ from .add import ADD
 from .add_rms_norm import ADD_RMS_NORM
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
+from .attention_parts import ATTENTION_PARTS
 from .copy_blocks import COPY_BLOCKS
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
@@ -46,6 +47,7 @@ ALL = (
     NORM_ROPE_APPEND,
     NORM_SWIGLU,
     ROPE_APPEND,
+    ATTENTION_PARTS,
     PAGED_DECODE_ATTENTION,
     PAGED_PREFILL_ATTENTION,
     SILU_AND_MUL,
@@ -61,6 +63,7 @@ __all__ = [
     "ADVANCE",
     "ALL",
     "APPLY_CHANGES",
+    "ATTENTION_PARTS",
     "COPY_BLOCKS",
     "DECODE_ROWS",
     "EMBEDDING",

@@ -1,5 +1,5 @@
 // Attention of the query heads of one KV head to a run of tokens in the paged cache, by a block, on
-// sm_90a: fp16 and bf16, head_dim a multiple of 32, blocks of 16 tokens or a multiple.
+// sm_90a: fp16 and bf16, head_dim 64 or 128, blocks of 16 tokens or a multiple.
 //
 // What `Tiles` does, but 16 tokens of a head, which lie in one piece, are one copy: an H200 reads pieces
 // of 4 KiB faster than the same bytes asked for in rows or in vectors of 16 bytes. So they lie in shared memory
@@ -15,36 +15,40 @@ struct alignas(4 * kCount) Words {
   unsigned words[kCount];
 };
 
+// Each warp takes tiles of 16 tokens, the block's warps in turn. Its ring has kPlaces places, which hold a
+// tile of K and one of V by turns; as soon as one has been used the copy engine fills it again.
+//
 // The order of columns of K and Q is of no account, as long as it is the same: lane l has every fourth
-// vector of tokens l/4 and l/4 + 8. Where the number of these is even, odd tokens take them in pairs the
-// other way round, so that two tokens lie in different banks; the queries in that order are rows 8 to 15
-// of Q's fragment, which 8 heads leave empty.
+// vector of tokens l/4 and l/4 + 8. Odd tokens take them in pairs the other way round, so that two tokens
+// lie in different banks; the queries in that order are rows 8 to 15 of Q's fragment, which 8 heads leave
+// empty.
 //
 // V.T's fragment has columns as rows: lane l has a run of columns, the same for all lanes with its l/4,
-// of the tokens 2*(l%4), the next, and 8 later; these four lanes wait for each other.
-template <typename T, int kHeadDim_, int kStages>
+// of the tokens 2*(l%4), the next, and 8 later. Odd lanes load the second half of these columns first, so
+// that two of such four lanes wait for each other and not all.
+template <typename T, int kHeadDim_, int kWarps_, int kPlaces, int kBlocks_>
 struct Pieces {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kHeads = 8;  // at most so many
-  static constexpr int kThreads = 128;
-  static constexpr int kBlocks = 3;  // on a multiprocessor, that registers must leave room for
+  static constexpr int kWarps = kWarps_;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlocks =
+      kBlocks_;  // on a multiprocessor, that registers must leave room for
 
-  static constexpr int kWarps = kThreads / 32;
   static constexpr int kTileTokens = 16;
   static constexpr int kTile = kTileTokens * kHeadDim;
-  static constexpr int kRing = 2 * kStages * kTile;  // of a warp
+  static constexpr int kRing = kPlaces * kTile;  // of a warp
   static constexpr int kSteps = kHeadDim / 16;
-  static constexpr int kKeyLoads = kHeadDim / 32;  // of 8 elements, of a lane, for a token
-  static constexpr bool kKeysSwap = kKeyLoads % 2 == 0;
-  static constexpr int kColumns = kHeadDim / 8;             // of V, of a lane
-  static constexpr int kValueWidth = kColumns % 8 ? 4 : 8;  // of a load
-  static constexpr int kValueLoads = kColumns / kValueWidth;
+  static constexpr int kKeyLoads = kHeadDim / 32;   // of 8 elements, of a lane, for a token
+  static constexpr int kColumns = kHeadDim / 8;     // of V, of a lane
+  static constexpr int kValueWidth = kColumns / 2;  // of a load
   static constexpr int kSumsStride = kHeadDim + 4;
-  static_assert(kHeadDim % 32 == 0, "whole vectors for each lane");
+  static_assert(kHeadDim == 64 || kHeadDim == 128, "two loads of V's columns for each lane");
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
 
-  // As Tiles::attend. Of the piece that holds token end - 1, later tokens are read but do not count.
+  // As Tiles::attend, but called once. Of the piece that holds token end - 1, later tokens are read but
+  // do not count.
   template <typename Result>
   static __device__ __forceinline__ void attend(
       const Result& result,
@@ -58,54 +62,48 @@ struct Pieces {
       int kv_head,
       int kv_heads,
       int block_size,
-      float scale_log2) {  // scale * log2(e)
-    extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ __align__(8) unsigned long long barriers[kWarps][kStages][2];
+      float scale_log2) {                                   // scale * log2(e)
+    extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     T* ring = reinterpret_cast<T*>(smem) + warp * kRing;
+    const unsigned barriers = shared_address(smem + kWarps * kRing * 2) + warp * kPlaces * 8;
     const int all_tiles = (end - begin + kTileTokens - 1) / kTileTokens;
     const int tiles = (all_tiles - warp + kWarps - 1) / kWarps;  // of this warp
 
+    // K and V of tile n are numbers 2*n and 2*n + 1 of what passes through the ring.
     const auto token_of = [&](int n) { return begin + (n * kWarps + warp) * kTileTokens; };
+    const auto tile_at = [&](int number) { return ring + number % kPlaces * kTile; };
+    const auto barrier_of = [&](int number) { return barriers + number % kPlaces * 8; };
+    const auto wait_for = [&](int number) {
+      mbarrier_wait(barrier_of(number), number / kPlaces % 2);
+    };
     const auto block_of = [&](int n) {
       return n < tiles ? block_table[token_of(n) / block_size] : 0;
     };
-    const auto tile_at = [&](int n, int which) { return ring + (n % kStages * 2 + which) * kTile; };
-    const auto barrier_of = [&](int n, int which) {
-      return shared_address(&barriers[warp][n % kStages][which]);
-    };
-    const auto wait_for = [&](int n, int which) {
-      mbarrier_wait(barrier_of(n, which), n / kStages % 2);
-    };
-    const auto copy_tile = [&](int n, int which, const T* cache, int block) {
-      if (n >= tiles || lane != 0) return;
+    int blocks = block_of(lane), later_blocks = block_of(lane + 32);  // of a tile a lane
+    // Called for all numbers in order.
+    const auto copy = [&](int number) {
+      const int n = number / 2;
+      if (n >= tiles) return;
+      if (number > 0 && number % 64 == 0) {
+        blocks = later_blocks;
+        later_blocks = block_of(n + 32 + lane);
+      }
+      const int block = __shfl_sync(0xffffffffu, blocks, n % 32);
+      if (lane != 0) return;
       const long long head = static_cast<long long>(block) * kv_heads + kv_head;
-      const T* from = cache + (head * block_size + token_of(n) % block_size) * kHeadDim;
-      mbarrier_arrive_expecting(barrier_of(n, which), kTile * 2);
-      copy_bytes(shared_address(tile_at(n, which)), from, kTile * 2, barrier_of(n, which));
+      const T* from = (number % 2 ? v_cache : k_cache) +
+                      (head * block_size + token_of(n) % block_size) * kHeadDim;
+      mbarrier_arrive_expecting(barrier_of(number), kTile * 2);
+      copy_bytes(shared_address(tile_at(number)), from, kTile * 2, barrier_of(number));
     };
     if (lane == 0) {
-      for (int n = 0; n < kStages; ++n) {
-        mbarrier_init(barrier_of(n, 0), 1);
-        mbarrier_init(barrier_of(n, 1), 1);
-      }
+      for (int place = 0; place < kPlaces; ++place) mbarrier_init(barrier_of(place), 1);
       mbarrier_init_done();
     }
     __syncwarp();
-
-    // Blocks are looked up one tile before their tokens' copies begin.
-    int block = 0;
-    {
-      int blocks[kStages];
 #pragma unroll
-      for (int n = 0; n < kStages; ++n) blocks[n] = block_of(n);
-      block = block_of(kStages);
-#pragma unroll
-      for (int n = 0; n < kStages; ++n) {
-        copy_tile(n, 0, k_cache, blocks[n]);
-        copy_tile(n, 1, v_cache, blocks[n]);
-      }
-    }
+    for (int number = 0; number < kPlaces; ++number) copy(number);
 
     const int lane_row = lane / 4, lane_pair = lane % 4 * 2;  // in a fragment
     Words<4> queries[kKeyLoads];
@@ -120,13 +118,13 @@ struct Pieces {
     float highest = kLowest, total = 0.0f;  // of the head lane_row
 
     for (int n = 0; n < tiles; ++n) {
-      wait_for(n, 0);
+      wait_for(2 * n);
       float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
-      const T* keys = tile_at(n, 0) + lane_row * kHeadDim + lane % 4 * 8;
+      const T* keys = tile_at(2 * n) + lane_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
       for (int j = 0; j < kKeyLoads; ++j) {
-        const Words<4>&first = queries[j], &second = queries[kKeysSwap ? j ^ 1 : j];
-        const int place = kKeysSwap ? j ^ lane_row % 2 : j;
+        const Words<4>&first = queries[j], &second = queries[j ^ 1];
+        const int place = j ^ lane_row % 2;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const auto loaded =
@@ -141,13 +139,13 @@ struct Pieces {
         }
       }
       __syncwarp();
-      copy_tile(n + kStages, 0, k_cache, block);
+      copy(2 * n + kPlaces);
 
       unsigned high[2], low[2];
       float best = highest;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        if constexpr (kKeysSwap) scores[j][1] = scores[j][3];
+        scores[j][1] = scores[j][3];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int token = token_of(n) + j * 8 + lane_pair + i;
@@ -184,50 +182,49 @@ struct Pieces {
         }
       }
 
-      wait_for(n, 1);
+      wait_for(2 * n + 1);
       if (token_of(n) + kTileTokens > end) {  // what lies there may be NaN
         const int first = (end - token_of(n)) * kHeadDim;
         for (int i = first + lane * 8; i < kTile; i += 32 * 8) {
-          *reinterpret_cast<Words<4>*>(tile_at(n, 1) + i) = Words<4>{};
+          *reinterpret_cast<Words<4>*>(tile_at(2 * n + 1) + i) = Words<4>{};
         }
-        fence_shared_writes();
         __syncwarp();
       }
       using Values = Words<kValueWidth / 2>;
-      const T* values = tile_at(n, 1) + lane_pair * kHeadDim + lane_row * kColumns;
+      const T* values = tile_at(2 * n + 1) + lane_pair * kHeadDim + lane_row * kColumns;
+      Values loaded[2][4];  // of tokens lane_pair, the next, and 8 later
 #pragma unroll
-      for (int j = 0; j < kValueLoads; ++j) {
-        Values loaded[4];  // of tokens lane_pair, the next, and 8 later
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int token = i / 2 * 8 + i % 2;
-          loaded[i] = *reinterpret_cast<const Values*>(values + token * kHeadDim + j * kValueWidth);
+          const int token = i / 2 * 8 + i % 2, column = (half ^ lane % 2) * kValueWidth;
+          loaded[half][i] = *reinterpret_cast<const Values*>(values + token * kHeadDim + column);
         }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int w = 0; w < kValueWidth / 2; ++w) {
-          const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
-                                 __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
-                                 __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
-                                 __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
-          const int step = j * (kValueWidth / 2) + w;
+          unsigned of[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            of[i] = lane % 2 ? loaded[half ^ 1][i].words[w] : loaded[half][i].words[w];
+          }
+          const unsigned a[4] = {
+              __byte_perm(of[0], of[1], 0x5410), __byte_perm(of[0], of[1], 0x7632),
+              __byte_perm(of[2], of[3], 0x5410), __byte_perm(of[2], of[3], 0x7632)};
+          const int step = half * (kValueWidth / 2) + w;
           mma_m16n8k16<T>(sums[step], a, high);
           mma_m16n8k16<T>(sums[step], a, low);
         }
       }
       __syncwarp();
-      copy_tile(n + kStages, 1, v_cache, block);
-      block = block_of(n + kStages + 1);
+      copy(2 * n + 1 + kPlaces);
     }
 
     // Merge the warps, whose sums take the place of their rings.
     __shared__ float warp_highest[kWarps][kHeads], warp_totals[kWarps][kHeads];
-    if (lane == 0) {
-      for (int n = 0; n < kStages; ++n) {
-        mbarrier_end(barrier_of(n, 0));
-        mbarrier_end(barrier_of(n, 1));
-      }
-    }
-    float* warp_sums = reinterpret_cast<float*>(ring);  // [kHeads][kSumsStride]
+    float* warp_sums = reinterpret_cast<float*>(ring);  // [heads][kSumsStride]
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     if (lane % 4 == 0) {
@@ -235,11 +232,13 @@ struct Pieces {
       warp_totals[warp][lane_row] = total;
     }
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < 2; ++i) {
+      if (lane_pair + i >= heads) continue;
+      float* of_lane = warp_sums + (lane_pair + i) * kSumsStride + lane_row * kColumns;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int head = lane_pair + i % 2, column = lane_row * kColumns + step * 2 + i / 2;
-        warp_sums[head * kSumsStride + column] = sums[step][i];
+      for (int step = 0; step < kSteps; ++step) {
+        of_lane[step * 2] = sums[step][i];
+        of_lane[step * 2 + 1] = sums[step][i + 2];
       }
     }
     __syncthreads();
@@ -259,7 +258,5 @@ struct Pieces {
       }
       result(head, column, all);
     }
-    fence_shared_writes();
-    __syncthreads();  // before the sums give way to the next tiles
   }
 };

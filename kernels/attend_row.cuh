@@ -7,6 +7,15 @@
 
 constexpr int kUnitTokens = 64;  // parts are whole units: a tile for each warp of `Tiles`
 
+// What attention_parts writes for a block: tokens begin to end - 1 of a row, part `index` of `parts`. The
+// parts of a row follow each other. Row -1: nothing.
+struct alignas(16) Part {
+  int row, slot;
+  int begin, end;  // both 0 if the row is dead
+  int index, parts;
+  int unused[2];
+};
+
 // An empty row has a unit too, so that somebody writes its zeros.
 __device__ __forceinline__ int units_of(int length) {
   return (max(length, 1) + kUnitTokens - 1) / kUnitTokens;

@@ -4,12 +4,16 @@
 // Products, sum and bias in float32; the product rounds to T before the residual is added, and the
 // result at the store, as linear and add do one after the other. Few rows: see stream_linear.cuh.
 #include "stream_linear.cuh"
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
-#include "ring_linear.cuh"
-#endif
 
-template <typename Product, typename T = typename Product::Element>
-__global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) linear_add(
+template <
+    typename T,
+    int kSegments,
+    int kFragments,
+    int kRowTeams,
+    int kDepthWarps,
+    int kGroups,
+    int kAhead>
+__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
     T* __restrict__ out,           // [tokens, out_features]
     const T* residual,             // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
@@ -18,12 +22,13 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) linear_ad
     int tokens,
     int in_features,
     int out_features) {
-  constexpr int kGroups = Product::kGroups;
-  float before[Product::kHalves][kGroups];
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
+  float before[Stream::kHalves][kGroups];
   const auto output_of = [&](int unit, int g, int column) {
-    return unit * Product::kColumns + g * Product::kGroupColumns + column;
+    return unit * Stream::kColumns + g * Stream::kGroupColumns + column;
   };
-  const typename Product::RowsInOrder weight_row = {out_features};
+  const typename Stream::RowsInOrder weight_row = {out_features};
   const auto load_constants = [] {};
   const auto prepare = [](T*) {};
   const auto begin_row = [](int, int) {};
@@ -46,8 +51,8 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) linear_ad
       }
     }
   };
-  const int units = (out_features + Product::kColumns - 1) / Product::kColumns;
-  Product::run(
+  const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
+  Stream::run(
       weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
       in_features);
 }

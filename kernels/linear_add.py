@@ -16,12 +16,12 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 from .add import ADD
 from .case_arrays import Make, normal
 from .linear import LINEAR
-from .ring_linear import few_row_launch
 from .stream_linear import (
     MAX_ADD_ROWS,
     STREAM_DTYPES,
     check_streams,
     stream_benchmarks,
+    stream_shape,
 )
 
 
@@ -56,9 +56,16 @@ def check(axes: Axes) -> None:
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
-    sizes = (tokens, in_features, out_features)
-    scalars = tuple(np.int32(size) for size in sizes)
-    return (few_row_launch("linear_add", dtype, sizes, scalars, pairs=False, normalised=False),)
+    shape = stream_shape(tokens, in_features, out_features)
+    return (
+        Launch(
+            function=shape.function("linear_add", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
+            programmatic=True,
+        ),
+    )
 
 
 def _inputs(tokens: int, in_features: int, out_features: int, *, bias: bool = False) -> Make:

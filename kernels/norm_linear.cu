@@ -4,12 +4,16 @@
 // In float32; y rounds to T, as rms_norm stores it, and the result at the store. Each block normalises
 // the few rows for itself, in shared memory, which saves a launch; see stream_linear.cuh.
 #include "stream_linear.cuh"
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
-#include "ring_linear.cuh"
-#endif
 
-template <typename Product, typename T = typename Product::Element>
-__global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_linear(
+template <
+    typename T,
+    int kSegments,
+    int kFragments,
+    int kRowTeams,
+    int kDepthWarps,
+    int kGroups,
+    int kAhead>
+__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
     T* __restrict__ out,           // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ gain,    // [in_features]
@@ -19,25 +23,28 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_line
     int in_features,
     int out_features,
     float eps) {
-  constexpr int kGroups = Product::kGroups;
-  const typename Product::RowsInOrder weight_row = {out_features};
-  typename Product::Rows normalised;
-  const auto load_constants = [&] { normalised.load_gains(gain, in_features); };
-  const auto prepare = [&](T* rows) { normalised.fill(rows, x, tokens, in_features, eps); };
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
+  const typename Stream::RowsInOrder weight_row = {out_features};
+  typename Stream::Vector gains[Stream::kHeld];
+  const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
+  const auto prepare = [&](T* rows) {
+    Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
+  };
   const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      const int output = unit * Product::kColumns + g * Product::kGroupColumns + column;
+      const int output = unit * Stream::kColumns + g * Stream::kGroupColumns + column;
       if (output < out_features) {
         const float sum = sums[g] + (bias != nullptr ? to_float(bias[output]) : 0.0f);
         out[static_cast<long long>(row) * out_features + output] = from_float<T>(sum);
       }
     }
   };
-  const int units = (out_features + Product::kColumns - 1) / Product::kColumns;
-  Product::run(
+  const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
+  Stream::run(
       weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
       in_features);
 }

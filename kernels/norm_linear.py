@@ -15,13 +15,14 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 
 from .case_arrays import Make, normal
 from .linear import LINEAR
-from .ring_linear import few_row_launch
 from .rms_norm import RMS_NORM
 from .stream_linear import (
     MAX_NORM_ROWS,
     STREAM_DTYPES,
     check_streams,
+    normalised_bytes,
     stream_benchmarks,
+    stream_shape,
 )
 
 
@@ -59,9 +60,18 @@ def check(axes: Axes, *, eps: float) -> None:
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight; each block normalises the rows."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
-    sizes = (tokens, in_features, out_features)
-    scalars = (*(np.int32(size) for size in sizes), np.float32(eps))
-    return (few_row_launch("norm_linear", dtype, sizes, scalars, pairs=False, normalised=True),)
+    shape = stream_shape(tokens, in_features, out_features)
+    sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
+    return (
+        Launch(
+            function=shape.function("norm_linear", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=(*sizes, np.float32(eps)),
+            shared_bytes=normalised_bytes(tokens, in_features),
+            programmatic=True,
+        ),
+    )
 
 
 def _inputs(

@@ -7,12 +7,16 @@
 // rotated with. Each block normalises the few rows for itself; see stream_linear.cuh. A dead row (slot
 // -1) stores no k and v, its q is zero, and its position may hold anything.
 #include "stream_linear.cuh"
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
-#include "ring_linear.cuh"
-#endif
 
-template <typename Product, typename T = typename Product::Element>
-__global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_rope_append(
+template <
+    typename T,
+    int kSegments,
+    int kFragments,
+    int kRowTeams,
+    int kDepthWarps,
+    int kGroups,
+    int kAhead>
+__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_append(
     T* __restrict__ q,                  // [tokens, heads*head_dim]
     T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
     T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
@@ -30,22 +34,25 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_rope
     int head_dim,
     int block_size,
     float eps) {
-  constexpr int kGroups = Product::kGroups;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   static_assert(kGroups % 2 == 0, "half of the groups are first halves of heads");
-  constexpr int kPairs = Product::kColumns / 2;  // of a unit
+  constexpr int kPairs = Stream::kColumns / 2;  // of a unit
   const int half = head_dim / 2, pairs = (heads + 2 * kv_heads) * half;
   // Pairs after the last are computed as the last one, and not stored.
   const auto weight_row = [&](int unit, int column) -> long long {
     const int pair = min(unit * kPairs + column % kPairs, pairs - 1);
     return pair / half * head_dim + pair % half + (column < kPairs ? 0 : half);
   };
-  typename Product::Rows normalised;
-  const auto load_constants = [&] { normalised.load_gains(gain, in_features); };
-  const auto prepare = [&](T* rows) { normalised.fill(rows, x, tokens, in_features, eps); };
+  typename Stream::Vector gains[Stream::kHeld];
+  const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
+  const auto prepare = [&](T* rows) {
+    Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
+  };
   // What finish needs: a row's slot, and the angles of a unit's pairs at its position.
-  int slots[Product::kHalves];
-  const float* angles[Product::kHalves];
-  float cosines[Product::kHalves][kGroups / 2], sines[Product::kHalves][kGroups / 2];
+  int slots[Stream::kHalves];
+  const float* angles[Stream::kHalves];
+  float cosines[Stream::kHalves][kGroups / 2], sines[Stream::kHalves][kGroups / 2];
   const auto begin_row = [&](int which, int row) {
     slots[which] = slot_mapping[row];
     const long long position = slots[which] < 0 ? 0 : positions[row];
@@ -54,7 +61,7 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_rope
   const auto begin = [&](int which, int unit, int, int column) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
-      const int index = (unit * kPairs + g * Product::kGroupColumns + column) % half;
+      const int index = (unit * kPairs + g * Stream::kGroupColumns + column) % half;
       cosines[which][g] = angles[which][index];
       sines[which][g] = angles[which][half + index];
     }
@@ -62,7 +69,7 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_rope
   const auto finish = [&](int which, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
-      const int pair = unit * kPairs + g * Product::kGroupColumns + column;
+      const int pair = unit * kPairs + g * Stream::kGroupColumns + column;
       if (pair < pairs) {
         const int head = pair / half, index = pair % half, slot = slots[which];
         T* target = q + (static_cast<long long>(row) * heads + head) * head_dim + index;
@@ -93,7 +100,7 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_rope
     }
   };
   const int units = (pairs + kPairs - 1) / kPairs;
-  Product::run(
+  Stream::run(
       weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
       in_features);
 }

@@ -16,7 +16,6 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 
 from .case_arrays import int32, normal
 from .linear import LINEAR
-from .ring_linear import few_row_launch
 from .rms_norm import RMS_NORM
 from .rope_append import CACHE_AXES, ROPE_APPEND
 from .rope_append import check as check_heads
@@ -24,6 +23,8 @@ from .stream_linear import (
     MAX_NORM_ROWS,
     STREAM_DTYPES,
     check_streams,
+    normalised_bytes,
+    stream_shape,
 )
 
 
@@ -86,10 +87,18 @@ def check(axes: Axes, *, eps: float, q_size: int) -> None:
 def launches(axes: Axes, dtype: str, *, eps: float, q_size: int) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight; each block normalises the rows."""
     tokens, in_features, head_dim = axes["tokens"], axes["in_features"], axes["head_dim"]
-    heads = (q_size // head_dim, axes["kv_heads"], head_dim, axes["block_size"])
-    scalars = (*map(np.int32, (tokens, in_features, *heads)), np.float32(eps))
-    sizes = (tokens, in_features, axes["qkv_size"])
-    return (few_row_launch("norm_rope_append", dtype, sizes, scalars, pairs=True, normalised=True),)
+    shape = stream_shape(tokens, in_features, axes["qkv_size"])
+    sizes = (tokens, in_features, q_size // head_dim, axes["kv_heads"], head_dim)
+    return (
+        Launch(
+            function=shape.function("norm_rope_append", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=(*map(np.int32, (*sizes, axes["block_size"])), np.float32(eps)),
+            shared_bytes=normalised_bytes(tokens, in_features),
+            programmatic=True,
+        ),
+    )
 
 
 def _of_rope(name: str, in_features: int, *, bias: bool = False, scale: float = 1.0) -> Case:

@@ -6,12 +6,16 @@
 // itself; see stream_linear.cuh.
 #include "silu.cuh"
 #include "stream_linear.cuh"
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
-#include "ring_linear.cuh"
-#endif
 
-template <typename Product, typename T = typename Product::Element>
-__global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_swiglu(
+template <
+    typename T,
+    int kSegments,
+    int kFragments,
+    int kRowTeams,
+    int kDepthWarps,
+    int kGroups,
+    int kAhead>
+__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ gain,    // [in_features]
@@ -20,23 +24,26 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_swig
     int in_features,
     int inter,
     float eps) {
-  constexpr int kGroups = Product::kGroups;
+  using Stream =
+      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   static_assert(kGroups % 2 == 0, "half of the groups are gates");
-  constexpr int kGates = Product::kColumns / 2;  // of a unit
+  constexpr int kGates = Stream::kColumns / 2;  // of a unit
   // Gates after the last are computed as the last one, and not stored.
   const auto weight_row = [&](int unit, int column) -> long long {
     const int gate = min(unit * kGates + column % kGates, inter - 1);
     return column < kGates ? gate : inter + gate;
   };
-  typename Product::Rows normalised;
-  const auto load_constants = [&] { normalised.load_gains(gain, in_features); };
-  const auto prepare = [&](T* rows) { normalised.fill(rows, x, tokens, in_features, eps); };
+  typename Stream::Vector gains[Stream::kHeld];
+  const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
+  const auto prepare = [&](T* rows) {
+    Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
+  };
   const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
   const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
 #pragma unroll
     for (int g = 0; g < kGroups / 2; ++g) {
-      const int output = unit * kGates + g * Product::kGroupColumns + column;
+      const int output = unit * kGates + g * Stream::kGroupColumns + column;
       if (output < inter) {
         const float gate = to_float(from_float<T>(sums[g]));
         const float up = to_float(from_float<T>(sums[g + kGroups / 2]));
@@ -45,7 +52,7 @@ __global__ void __launch_bounds__(Product::kThreads, Product::kBlocks) norm_swig
     }
   };
   const int units = (inter + kGates - 1) / kGates;
-  Product::run(
+  Stream::run(
       weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
       in_features);
 }

@@ -15,14 +15,15 @@ from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Lau
 
 from .case_arrays import Make, normal
 from .linear import LINEAR
-from .ring_linear import few_row_launch
 from .rms_norm import RMS_NORM
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import (
     MAX_NORM_ROWS,
     STREAM_DTYPES,
     check_streams,
+    normalised_bytes,
     stream_benchmarks,
+    stream_shape,
 )
 
 
@@ -62,9 +63,17 @@ def check(axes: Axes, *, eps: float) -> None:
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight; each block normalises the rows."""
     tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
-    scalars = (np.int32(tokens), np.int32(in_features), np.int32(inter), np.float32(eps))
-    sizes = (tokens, in_features, 2 * inter)
-    return (few_row_launch("norm_swiglu", dtype, sizes, scalars, pairs=True, normalised=True),)
+    shape = stream_shape(tokens, in_features, 2 * inter)
+    return (
+        Launch(
+            function=shape.function("norm_swiglu", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter), np.float32(eps)),
+            shared_bytes=normalised_bytes(tokens, in_features),
+            programmatic=True,
+        ),
+    )
 
 
 def _inputs(tokens: int, in_features: int, inter: int, *, scale: float = 1.0) -> Make:

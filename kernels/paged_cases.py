@@ -15,6 +15,7 @@ import numpy as np
 
 from cugraphs.kernel import Array, Case
 
+from . import attention_parts
 from .case_arrays import int32, normal
 
 BLOCK_SIZE = 16
@@ -115,6 +116,26 @@ def in_slots(
     return spread, int32(np.where(np.array(seq_lens) > 0, slots, -1))
 
 
+def with_parts(arrays: Sequence[Array], batch_invariant: bool = False) -> tuple[Array, ...]:
+    """The arrays of decode attention, arrivals before and parts after those that are given.
+
+    Args:
+        arrays: q, k_cache, v_cache, block_tables, row_ids, seq_lens.
+        batch_invariant: the scalar of that name.
+    """
+    q, k_cache, *_, row_ids, seq_lens = arrays
+    _, kv_heads, _, head_dim = k_cache.shape
+    parts, arrivals = attention_parts.reference(
+        row_ids,
+        seq_lens,
+        heads=q.shape[1] // head_dim,
+        kv_heads=kv_heads,
+        part_words=attention_parts.PART_WORDS,
+        batch_invariant=batch_invariant,
+    )
+    return arrivals, *arrays, parts
+
+
 def decode_case(
     name: str,
     shape: Heads,
@@ -151,7 +172,8 @@ def decode_case(
             tables[:, :shared_blocks] = tables[0, :shared_blocks]
             tables[:, shared_blocks] = tables[:, shared_blocks - 1]
         q = normal(rng, dtype, (len(seq_lens), shape.q_size), q_scale)
-        return q, k_cache, v_cache, *in_slots(rng, tables, seq_lens), int32(seq_lens)
+        arrays = q, k_cache, v_cache, *in_slots(rng, tables, seq_lens), int32(seq_lens)
+        return with_parts(arrays, batch_invariant)
 
     attrs = shape.attention_attrs(batch_invariant, scale)
     return Case(name, make, attrs, round(float(np.mean(seq_lens))))

@@ -5,9 +5,9 @@ sequence ``row_ids[r]``, of the KV head that head ``h`` shares (``h // (heads/kv
 
 Rounding: scores, softmax and sum in float32, one rounding at the store. A dead row (length 0) gives
 zeros. Blocks after the last one that holds a token are not read, slots after the last token do not
-enter the result: they may hold NaN. On the GPU a row is cut into parts, which several blocks take:
-so that all rows together make enough of them, or, with ``batch_invariant``, by the row's own length
-alone; then its bits do not depend on the rows beside it.
+enter the result: they may hold NaN. On the GPU several blocks take a long row, cut as
+``ATTENTION_PARTS`` says for all layers of a step, or, with ``batch_invariant``, by the row's own
+length alone; then its bits do not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from cugraphs.kernel import (
     Operand,
 )
 
+from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
-from .launch_shapes import block_threads, vector_width
+from .launch_shapes import vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -51,33 +52,27 @@ MAX_HEAD_DIM_OF_TILES = 256  # bounded by registers, as is what counts as a larg
 LARGE_HEAD_DIM = 128
 RING_BYTES = 74 << 10  # shared memory of a block: less than what every card gives it
 TILE_TOKENS = 16
-UNIT_TOKENS = 64  # a part of a row is whole units
-
-BLOCKS = 264  # two for each multiprocessor of an H100; each takes an equal share of the work
-MIN_UNITS_OF_SHARE = 2  # less is not worth a block
 
 # Batch invariant, a row is cut by its own length: into so many parts, unless they were too small.
 PARTS_OF_ROW = 32
 MIN_UNITS_OF_PART = 4
 
-FOLD_ROWS = 64  # blocks that fold the parts of rows, for each head, batch invariant
-MAX_FOLD_THREADS = 1024
-
-# On sm_90a, where there are rows enough: pieces of 16 tokens, each copied as a whole.
-PIECE_HEAD_DIMS = (128,)
-PIECE_RING_BYTES = 64 << 10
-PIECE_BLOCKS = 396  # three for each multiprocessor
-MIN_ROWS_OF_PIECES = 9
+# On sm_90a: pieces of 16 tokens, each copied as a whole. 16 warps fit on a multiprocessor.
+PIECE_HEAD_DIMS = (64, 128)
+PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
+PLACES = 3  # of a warp's ring
 
 
 @quiet
 def reference(
+    arrivals: Array,
     q: Array,
     k_cache: Array,
     v_cache: Array,
     block_tables: Array,
     row_ids: Array,
     seq_lens: Array,
+    parts: Array,
     *,
     scale: float,
     batch_invariant: bool = False,
@@ -85,12 +80,14 @@ def reference(
     """Attend from one query a row to the row's whole sequence.
 
     Args:
+        arrivals: int32 [rows, heads]; all 0, and so they are again afterwards.
         q: T [rows, q_size], q_size = heads*head_dim.
         k_cache: T [num_blocks, kv_heads, block_size, head_dim].
         v_cache: T [num_blocks, kv_heads, block_size, head_dim].
         block_tables: int32 [slots, max_blocks]; read up to the last block that holds a token.
         row_ids: int32 [rows]; the slot of the row's sequence; -1 in dead rows.
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
+        parts: int32 [rows+264, 8]; of these rows, from ATTENTION_PARTS; a row at a time needs none.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
         batch_invariant: changes nothing here: NumPy computes each row alone anyway.
 
@@ -179,12 +176,18 @@ def gather(cache: Array, units: Array, tokens: slice) -> Array:
 
 
 def check(axes: Axes, *, scale: float, batch_invariant: bool = False) -> None:
-    """Every KV head serves the same whole number of query heads.
+    """Every KV head serves the same whole number of query heads, and each of these has a count.
 
     Raises:
-        ValueError: q_size is not a multiple of kv_heads*head_dim.
+        ValueError: q_size is not a multiple of kv_heads*head_dim, or arrivals are of other heads.
     """
     check_heads("paged_decode_attention", axes)
+    heads = axes["q_size"] // axes["head_dim"]
+    if axes["heads"] != heads:
+        raise ValueError(
+            f"paged_decode_attention: axis 'heads' is {axes['heads']} in arrivals, expected "
+            f"q_size/head_dim = {heads}"
+        )
 
 
 def check_heads(name: str, axes: Axes) -> None:
@@ -266,113 +269,79 @@ def head_scalars(axes: Axes, scale: float) -> tuple[np.generic, ...]:
 
 
 def cut_scalars(batch_invariant: bool) -> tuple[np.generic, ...]:
-    """max_parts and min_units, which say how rows are cut."""
+    """max_parts and min_units, which say how rows are cut by their own length."""
     if batch_invariant:
         return np.int32(PARTS_OF_ROW), np.int32(MIN_UNITS_OF_PART)
-    return np.int32(0), np.int32(MIN_UNITS_OF_SHARE)
+    return np.int32(0), np.int32(1)
 
 
 def _takes_pieces(axes: Axes, dtype: str, batch_invariant: bool) -> bool:
-    """Whether sm_90a has a form of its own: many rows, and a tile's tokens lie in one piece."""
+    """Whether sm_90a has a form of its own: a tile's tokens lie in one piece."""
     itemsize, head_dim = DTYPES[dtype].itemsize, axes["head_dim"]
     group = axes["q_size"] // (axes["kv_heads"] * head_dim)
     is_whole = axes["block_size"] % TILE_TOKENS == 0 and head_dim in PIECE_HEAD_DIMS
-    is_large = axes["rows"] >= MIN_ROWS_OF_PIECES
-    return itemsize == 2 and is_whole and group <= 8 and is_large and not batch_invariant
+    return itemsize == 2 and is_whole and group <= 8 and not batch_invariant
 
 
 def _form_of_pieces(axes: Axes, dtype: str) -> Form:
+    """Smaller blocks where there are more."""
     head_dim = axes["head_dim"]
-    stages = PIECE_RING_BYTES // (4 * 2 * TILE_TOKENS * head_dim * 2)
-    text = f"Pieces<{CUDA_TYPES[dtype]}, {head_dim}, {stages}>"
-    return Form(text, 128, 8, PIECE_RING_BYTES)
-
-
-def _blocks(axes: Axes, form: Form, most: int = BLOCKS) -> int:
-    """Blocks, of which each has something to do where all rows are as long as they can be."""
-    units = -(-axes["max_blocks"] * axes["block_size"] // UNIT_TOKENS)
-    return min(most, axes["rows"] * head_sets(axes, form) * units)
+    warps = next(warps for warps, most in PIECE_WARPS if axes["rows"] * axes["kv_heads"] <= most)
+    text = f"Pieces<{CUDA_TYPES[dtype]}, {head_dim}, {warps}, {PLACES}, {16 // warps}>"
+    return Form(text, 32 * warps, 8, warps * PLACES * (TILE_TOKENS * head_dim * 2 + 8))
 
 
 def launches(
     axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False
 ) -> tuple[Launch, ...]:
-    """Blocks that share out the work; then, for each head, blocks that fold the parts of rows."""
+    """A block for each part and set of heads; batch invariant several, for a row's parts."""
     form = attention_form(axes, dtype)
-    both = _both_launches(axes, dtype, scale, batch_invariant, form, BLOCKS)
+    anywhere = _launch(axes, dtype, scale, batch_invariant, form)
     if not _takes_pieces(axes, dtype, batch_invariant):
-        return both
+        return (anywhere,)
     form = _form_of_pieces(axes, dtype)
-    on_sm90 = _both_launches(axes, dtype, scale, batch_invariant, form, PIECE_BLOCKS)
-    return tuple(
-        replace(one, arch="sm_90a", elsewhere=(other,))
-        for one, other in zip(on_sm90, both, strict=True)
-    )
+    on_sm90 = _launch(axes, dtype, scale, batch_invariant, form)
+    return (replace(on_sm90, arch="sm_90a", elsewhere=(anywhere,)),)
 
 
-def _both_launches(
-    axes: Axes, dtype: str, scale: float, batch_invariant: bool, form: Form, most: int
-) -> tuple[Launch, Launch]:
-    head_dim, cuda_type = axes["head_dim"], CUDA_TYPES[dtype]
-    rows, (kv_heads, group, *others) = np.int32(axes["rows"]), head_scalars(axes, scale)
-    cut = cut_scalars(batch_invariant)
-    operands = tuple(operand.name for operand in PAGED_DECODE_ATTENTION.operands)
-    blocks, columns = _blocks(axes, form, most), block_threads(head_dim)
-    heads = (rows, kv_heads, group, np.int32(head_dim), np.int32(form.heads))
-    attend = Launch(
-        function=f"paged_decode_attention<{form.text}>",
-        grid=(blocks, 1, 1),
+def _launch(axes: Axes, dtype: str, scale: float, batch_invariant: bool, form: Form) -> Launch:
+    rows, sets = axes["rows"], head_sets(axes, form)
+    parts = most_parts(rows, axes["kv_heads"], batch_invariant)
+    share_a_row = min(PARTS_OF_ROW, -(-BLOCKS // (rows * sets))) if batch_invariant else 1
+    operands = ("out", "arrivals", "q", "k_cache", "v_cache", "block_tables", "parts", WORKSPACE)
+    return Launch(
+        function=f"paged_decode_attention<{form.text}, {str(batch_invariant).lower()}>",
+        grid=(parts * sets, share_a_row, 1),
         block=form.threads,
-        scalars=(rows, kv_heads, group, *others, *cut),
-        operands=(*operands, WORKSPACE),
+        scalars=(np.int32(rows), *head_scalars(axes, scale), *cut_scalars(batch_invariant)),
+        operands=operands,
         shared_bytes=form.shared_bytes,
         programmatic=True,
     )
-    if batch_invariant:
-        fold = Launch(
-            function=f"paged_decode_attention_fold_rows<{cuda_type}>",
-            grid=(min(axes["rows"], FOLD_ROWS), axes["q_size"] // head_dim, 1),
-            block=columns,
-            scalars=(*heads, *cut),
-            operands=("out", "seq_lens", WORKSPACE),
-            programmatic=True,
-        )
-        return attend, fold
-    segments = axes["rows"] * head_sets(axes, form)
-    groups = min(-(-blocks // segments // 4), MAX_FOLD_THREADS // columns)
-    fold = Launch(
-        function=f"paged_decode_attention_fold<{cuda_type}>",
-        grid=(min(blocks, segments), min(form.heads, int(group)), 1),
-        block=columns * max(groups, 1),
-        scalars=(*heads, np.int32(columns)),
-        operands=("out", WORKSPACE),
-        programmatic=True,
-    )
-    return attend, fold
 
 
 def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = False) -> int:
-    """Cuts of rows; then float32 results of parts of rows, for each head of their set."""
-    form, of_head = attention_form(axes, dtype), axes["head_dim"] + 2
-    if batch_invariant:
-        return 4 * axes["rows"] * head_sets(axes, form) * PARTS_OF_ROW * form.heads * of_head
-    blocks = _blocks(axes, form)
-    if _takes_pieces(axes, dtype, batch_invariant):
-        blocks = max(blocks, _blocks(axes, form, PIECE_BLOCKS))
-    cuts = min(axes["rows"] * head_sets(axes, form), blocks)
-    return 4 * (-(-4 * cuts // 64) * 64 + 2 * blocks * form.heads * of_head)
+    """float32 results of the parts of cut rows: for each head, its sums, and two numbers more."""
+    rows, kv_heads = axes["rows"], axes["kv_heads"]
+    parts = rows * PARTS_OF_ROW if batch_invariant else most_cut_parts(rows, kv_heads)
+    group = axes["q_size"] // (kv_heads * axes["head_dim"])
+    form = attention_form(axes, dtype)
+    of_part = head_sets(axes, form) * min(form.heads, group) * (axes["head_dim"] + 2)
+    return 4 * parts * of_part
 
 
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",
     operands=(
         Operand("out", ("rows", "q_size"), "T", Access.WRITE),
+        Operand("arrivals", ("rows", "heads"), "int32", Access.UPDATE),
         Operand("q", ("rows", "q_size"), "T"),
         Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
         Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
         Operand("block_tables", ("slots", "max_blocks"), "int32"),
         Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
+        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32"),
     ),
     reference=reference,
     cost=cost,
@@ -417,7 +386,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("unequal", Heads(8, 2, 32), [1, 2100, 0, 17, 130, 600]),
         decode_case("shared_blocks", Heads(4, 2, 32), [100, 49, 300, 80], shared_blocks=2),
         decode_case("group_of_24", Heads(24, 1, 16), [50, 300]),
-        # Rows enough for the form of sm_90a.
+        decode_case("cut_finely", Heads(2, 1, 64), [20_000, 3, 0, 200]),
         decode_case("ten_rows", Heads(8, 2, 128), [200, 33, 0, 1, 16, 17, 700, 64, 5, 129]),
         decode_case("ten_rows_noise", Heads(16, 2, 128), [20, 0, 300] + 7 * [35], unread=NOISE),
         decode_case("ten_rows_of_block_size_32", Heads(2, 2, 128), 10 * [47], block_size=32),

@@ -99,33 +99,18 @@ __device__ __forceinline__ void cp_async16_to(unsigned to, const void* from, boo
                : "memory");
 }
 
-// Begins to copy to shared memory; addresses and bytes are multiples of 16. The bytes count at
-// `barrier`.
+// Begins to copy to shared memory what is read once, so that it leaves the L2 cache first; addresses and
+// bytes are multiples of 16. The bytes count at `barrier`.
 __device__ __forceinline__ void copy_bytes(
     unsigned to, const void* from, int bytes, unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      "{\n.reg .b64 once;\n"
+      "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], once;\n}\n"
       :
       : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
-}
-
-// As copy_bytes, of what is read once: the L2 cache gives it up before anything else.
-__device__ __forceinline__ void copy_bytes_once(
-    unsigned to, const void* from, int bytes, unsigned barrier) {
-  unsigned long long policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;"
-      :
-      : "r"(to), "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-
-// Begins to copy into the L2 cache; address and bytes are multiples of 16.
-__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(from), "r"(bytes) : "memory");
 }
 
 // Begins to copy a map's box from coordinate `last` of its fourth dim on; zeros where the array has

@@ -19,7 +19,7 @@
 // The order of a result's sum depends on the template arguments and in_features alone; rows of x have
 // no influence on each other. in_features is a multiple of kStep * kDepthWarps * kAhead.
 #pragma once
-#include "normalised_rows.cuh"
+#include "common.cuh"
 #include "ptx.cuh"
 
 template <
@@ -28,15 +28,12 @@ template <
     int kFragments,
     int kRowTeams,
     int kDepthWarps,
-    int kGroups_,
+    int kGroups,
     int kAhead,
     bool kShared>
 struct StreamLinear {
-  using Element = T;
   static constexpr int kWarps = kRowTeams * kDepthWarps;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocks = 1;  // on a multiprocessor, that registers must leave room for
-  static constexpr int kGroups = kGroups_;
   static constexpr int kRows = kFragments * 16 / kSegments;  // of x, at most
   static constexpr int kHalves = 2 * kFragments;             // 8 rows each of all fragments' rows
   static constexpr int kGroupColumns = 8 / kSegments;        // rows of the weight in a fragment
@@ -46,8 +43,8 @@ struct StreamLinear {
   static constexpr int kStep = kSegments * kSegment;
   static_assert(kSegments == 2 || kSegments == 4 || kSegments == 8, "whole lines");
 
+  using Vector = Pack<T, kVector>;
   using Words = Pack<unsigned, 4>;
-  using Rows = NormalisedRows<T, kThreads, kRows, false>;
 
   // The row of the weight that gives a column of a unit, where columns are the weight's rows in order.
   // Columns after the last are computed as the last one.
@@ -207,7 +204,83 @@ struct StreamLinear {
     }
   }
 
+  // A thread's part of the norm's weight; in_features is at most kHeld loads of the block.
+  static constexpr int kHeld = 4;
+  static __device__ __forceinline__ void load_gains(
+      Vector (&gains)[kHeld],
+      const T* __restrict__ gain,  // [in_features]
+      int in_features) {
+#pragma unroll
+    for (int h = 0; h < kHeld; ++h) {
+      const int i = h * kThreads + threadIdx.x;
+      if (i < in_features / kVector) gains[h] = reinterpret_cast<const Vector*>(gain)[i];
+    }
+  }
+
+  // Puts the rows of rms_norm(x) into shared memory, rounded to T.
+  static __device__ __forceinline__ void normalise_rows(
+      T* rows,
+      const T* x,  // [tokens, in_features]
+      const Vector (&gains)[kHeld],
+      int tokens,
+      int in_features,
+      float eps) {
+    __shared__ float partial[kRows][kWarps];
+    const int vectors = in_features / kVector;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    start_copies(rows, x, tokens, in_features);
+    cp_async_wait<0>();  // a thread reads what it has copied itself
+    Vector* const own = reinterpret_cast<Vector*>(rows);
+    for (int row = 0; row < tokens; ++row) {
+      float squares = 0.0f;
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) {
+        const int i = h * kThreads + threadIdx.x;
+        if (i < vectors) {
+          const Vector values = own[row * vectors + i];
+#pragma unroll
+          for (int k = 0; k < kVector; ++k) {
+            squares = fmaf(to_float(values.v[k]), to_float(values.v[k]), squares);
+          }
+        }
+      }
+      squares = lanes_sum<32>(squares);
+      if (lane == 0) partial[row][warp] = squares;
+    }
+    __syncthreads();
+    for (int row = 0; row < tokens; ++row) {
+      float total = 0.0f;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) total += partial[row][w];
+      const float scale = rsqrtf(total / in_features + eps);
+#pragma unroll
+      for (int h = 0; h < kHeld; ++h) {
+        const int i = h * kThreads + threadIdx.x;
+        if (i < vectors) {
+          Vector values = own[row * vectors + i];
+#pragma unroll
+          for (int k = 0; k < kVector; ++k) {
+            values.v[k] = from_float<T>(to_float(values.v[k]) * scale * to_float(gains[h].v[k]));
+          }
+          own[row * vectors + i] = values;
+        }
+      }
+    }
+    __syncthreads();
+  }
+
  private:
+  static __device__ __forceinline__ void start_copies(
+      T* rows, const T* x, int tokens, int in_features) {
+    for (int row = 0; row < tokens; ++row) {
+      const long long first = static_cast<long long>(row) * in_features;
+      for (int i = threadIdx.x * kVector; i < in_features; i += kThreads * kVector) {
+        cp_async16(rows + first + i, x + first + i);
+      }
+    }
+    cp_async_commit();
+  }
+
   // The total over the pieces of a row and column, of a fragment's results at a lane's columns
   // 2 * (lane % 4) and the next; of one of the two halves of rows.
   static __device__ __forceinline__ float sum_of_pieces(float left, float right, int piece) {

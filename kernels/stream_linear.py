@@ -87,16 +87,9 @@ class StreamShape:
 
     def function(self, name: str, dtype: str) -> str:
         """The C++ name of a kernel of this shape."""
-        return f"{name}<{CUDA_TYPES[dtype]}, {self._numbers()}>"
-
-    def product(self, dtype: str, normalised: bool) -> str:
-        """The C++ type; where ``normalised``, of rows that a block makes in shared memory."""
-        return f"StreamLinear<{CUDA_TYPES[dtype]}, {self._numbers()}, {str(normalised).lower()}>"
-
-    def _numbers(self) -> str:
         t = self.teams
         numbers = (self.segments, self.fragments, t.row_teams, t.depth_warps, t.groups, t.ahead)
-        return ", ".join(map(str, numbers))
+        return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
 
 
 def streams(tokens: int, in_features: int, dtype: str) -> bool:

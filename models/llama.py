@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cugraphs.kernels import (
     ADD,
+    ATTENTION_PARTS,
     EMBEDDING,
     LINEAR,
     LOGPROBS,
@@ -14,6 +15,7 @@ from cugraphs.kernels import (
     SAMPLE,
     SILU_AND_MUL,
 )
+from cugraphs.kernels.attention_parts import PART_WORDS
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import EMBEDDING_WEIGHT, HEAD_WEIGHT, ROPE_COS_SIN, weight_table
@@ -51,6 +53,7 @@ class Llama:
         c = self.config
         rope = t.weight(ROPE_COS_SIN, (cache.max_model_len, c.head_dim), "float32")
         hidden = t.call(EMBEDDING, inputs.token_ids, self._weight(t, EMBEDDING_WEIGHT))
+        parts = self._parts(t, inputs)
         for i in range(c.num_hidden_layers):
             layer = f"model.layers.{i}"
             kv = cache.declare(t, i)
@@ -58,7 +61,7 @@ class Llama:
             x = self._linear(t, x, f"{layer}.self_attn.qkv_proj")
             where = (rope, inputs.positions, inputs.slot_mapping)
             q = t.call(ROPE_APPEND, *kv, x, *where, q_size=c.q_size)
-            x = self._attention(t, q, kv, inputs, state)
+            x = self._attention(t, q, kv, inputs, state, parts)
             if i == c.num_hidden_layers - 1 and inputs.logits_indices is not None:
                 # Of the other tokens only K and V were still wanted, and those are in the cache.
                 hidden = t.call(EMBEDDING, inputs.logits_indices, hidden)
@@ -86,6 +89,17 @@ class Llama:
         operands = [self._weight(t, known) for known in names if known in self.weights]
         return t.call(LINEAR, x, *operands, batch_invariant=self.batch_invariant)
 
+    def _parts(self, t: Tracer, inputs: StepInputs) -> tuple[Buffer, ...]:
+        """What decode attention's blocks take, for all layers alike."""
+        if inputs.query_start_loc is not None:
+            return ()
+        heads = {
+            "heads": self.config.num_attention_heads,
+            "kv_heads": self.config.num_key_value_heads,
+        }
+        attrs = {**heads, "part_words": PART_WORDS, "batch_invariant": self.batch_invariant}
+        return t.call_tuple(ATTENTION_PARTS, inputs.slot_ids, inputs.seq_lens, **attrs)
+
     def _attention(
         self,
         t: Tracer,
@@ -93,11 +107,13 @@ class Llama:
         kv: tuple[Buffer, Buffer],
         inputs: StepInputs,
         state: SequenceBuffers,
+        parts: tuple[Buffer, ...],
     ) -> Buffer:
         attrs = {"scale": self.config.head_dim**-0.5, "batch_invariant": self.batch_invariant}
         tables = (state.block_tables, inputs.slot_ids, inputs.seq_lens)
         if inputs.query_start_loc is None:
-            return t.call(PAGED_DECODE_ATTENTION, q, *kv, *tables, **attrs)
+            cut, arrivals = parts
+            return t.call(PAGED_DECODE_ATTENTION, arrivals, q, *kv, *tables, cut, **attrs)
         return t.call(PAGED_PREFILL_ATTENTION, q, *kv, *tables, inputs.query_start_loc, **attrs)
 
     def _sample(

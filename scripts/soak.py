@@ -5,48 +5,77 @@
 
 Requests of all lengths come in waves, greedy and seeded, with one or several samples, priorities
 and prompts that begin alike, through a KV cache that is too small for them; some are aborted on the
-way. In batch-invariant mode each answer must be what the request gets alone, bit for bit; after
-every step the blocks must add up; at the end so must the counters, and no memory may be lost.
-Traffic that meets no preemption, no cache hit and no abort proves nothing, and is a failure too.
+way, and the text of some cannot be made. In batch-invariant mode each answer must be what the
+request gets alone, bit for bit; after every step the blocks must add up; at the end so must the
+counters, and no memory may be lost. The time is shared by engines that queue their steps in all the
+ways there are, unless one way is asked for. Traffic that meets no preemption, cache hit, fork,
+failure or abort proves nothing, and is a failure too.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cugraphs import LLM, SamplingParams
+from cugraphs.device import Device
 from cugraphs.outputs import CompletionOutput, RequestOutput
 from cugraphs.request import Request
+from cugraphs.statistics import EngineStats
 
 MAX_MODEL_LEN = 160
 LONGEST_PROMPT = 100
 LONGEST_ANSWER = 40
+PLANTED = "planted by soak.py"
 MOST_PROBLEMS = 10  # then the traffic ends early
 PATIENCE_S = 60.0  # for the last requests to end
 SETTLING_SHARE = 0.3  # of the time, until memory must stay as it is
+WAYS: dict[str, dict[str, Any]] = {
+    "one step ahead": {"async_scheduling": True},
+    "loops of 16, one ahead": {
+        "async_scheduling": True,
+        "num_scheduler_steps": 16,
+        "step_loops": True,
+    },
+    "4 at once, no prefixes": {
+        "num_scheduler_steps": 4,
+        "step_loops": False,
+        "prefix_caching": False,
+    },
+    "one after the other": {"async_scheduling": False},
+}
+COUNTED = ("steps", "preemptions", "cached_tokens", "forks", "forked_tokens", "copied_blocks")
 HOST_GROWTH_BYTES = 64 << 20
 DEVICE_GROWTH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that comes again and again."""
+    """A request that comes again and again.
+
+    Args:
+        prompt_token_ids: its prompt.
+        params: how to continue it.
+        fails_at: the token of its last sample whose text cannot be made; 0: it does not fail.
+    """
 
     prompt_token_ids: list[int]
     params: SamplingParams
+    fails_at: int = 0
 
 
 @dataclass
 class Memory:
     """The least that was free on the device, and the most that the process held, once settled."""
 
-    free_bytes: Callable[[], int]
+    device: Device | None  # that is watched
     settled: tuple[int, int] | None = None  # free on the device, held by the process
     worst: tuple[int, int] = (1 << 62, 0)
 
@@ -54,12 +83,19 @@ class Memory:
         """Measure, if it is time to."""
         if not is_settled:
             return
-        found = self.free_bytes(), resident_bytes()
+        found = 0 if self.device is None else self.device.free_bytes, resident_bytes()
         self.settled = self.settled or found
         self.worst = min(self.worst[0], found[0]), max(self.worst[1], found[1])
 
-    def problems(self) -> list[str]:
+    def __str__(self) -> str:
         """What was lost since it had settled."""
+        if self.settled is None:
+            return "not measured"
+        device, host = self.settled[0] - self.worst[0], self.worst[1] - self.settled[1]
+        return f"{device:,} bytes of the device lost, {host:,} of the host"
+
+    def problems(self) -> list[str]:
+        """What was lost, if it is much."""
         if self.settled is None:
             return ["memory was never measured: the traffic ended too early"]
         found = []
@@ -80,6 +116,7 @@ class Soak:
         alone: serves one, and finds no prefix in its cache.
         max_num_seqs: of the busy one.
         asked: what may come.
+        expected: what each gets alone, as far as it was asked.
         random: decides everything.
     """
 
@@ -87,14 +124,16 @@ class Soak:
     alone: LLM
     max_num_seqs: int
     asked: list[Asked]
+    expected: dict[int, RequestOutput]
     random: np.random.Generator
     problems: list[str] = field(default_factory=list)
     num_added: int = 0
     num_aborted: int = 0
+    num_failed: int = 0
     num_compared: int = 0
+    num_different: int = 0
     num_tokens: int = 0  # that outputs held
     _live: dict[int, tuple[Request, int]] = field(default_factory=dict)
-    _expected: dict[int, RequestOutput] = field(default_factory=dict)
     _wave: int = 0  # requests that shall be there at a time
 
     def run(self, seconds: float, memory: Memory, say: Callable[[str], None]) -> None:
@@ -125,12 +164,16 @@ class Soak:
 
     def summary(self) -> str:
         """What happened so far."""
-        stats = self.busy.stats()
-        return (
-            f"{stats.steps:,} steps, {self.num_added:,} requests, {self.num_compared:,} compared, "
-            f"{self.num_aborted:,} aborted, {stats.preemptions:,} preemptions, "
-            f"{stats.cached_tokens:,} prompt tokens from the cache, {len(self.problems)} problems"
-        )
+        return summary(self.counts())
+
+    def counts(self) -> Counter[str]:
+        """What happened so far, by name."""
+        stats: EngineStats = self.busy.stats()
+        found = Counter({name: getattr(stats, name) for name in COUNTED})
+        found["loops"] = sum(stats.loops.values())
+        for name in ("added", "aborted", "failed", "compared", "different"):
+            found[name] = getattr(self, f"num_{name}")
+        return found
 
     @property
     def _is_hopeless(self) -> bool:
@@ -144,6 +187,8 @@ class Soak:
             request = self.busy.engine.add_request(
                 one.prompt_token_ids, one.params, priority=priority
             )
+            if one.fails_at:
+                break_text(request, one.fails_at)
             self._live[request.request_id] = request, number
             self.num_added += 1
         if self._live and self.random.random() < 0.05:
@@ -151,39 +196,43 @@ class Soak:
             request, number = self._live.pop(chosen)
             self.busy.engine.abort(request)
             self.num_aborted += 1
-            self._compare(request.output(), number, was_aborted=True)
+            self._compare(request.output(), number)
 
     def _step(self) -> None:
         """One step of the engine, what has ended in it, and its blocks."""
         for progressed in self.busy.engine.step():
             if progressed.finished and progressed.request_id in self._live:
                 request, number = self._live.pop(progressed.request_id)
-                self._compare(request.output(), number, was_aborted=False)
+                self._compare(request.output(), number)
         self.busy.engine.blocks.check_invariant()
 
-    def _compare(self, found: RequestOutput, number: int, *, was_aborted: bool) -> None:
-        """Every answer is that of the request alone, or its beginning where it was aborted."""
+    def _compare(self, found: RequestOutput, number: int) -> None:
+        """Every answer is that of the request alone, or its beginning where it was cut off."""
         self.num_compared += 1
+        self.num_failed += found.error is not None
         self.num_tokens += sum(len(answer.token_ids) for answer in found.outputs)
-        expected = self._alone(number)
+        expected, one = self._alone(number), self.asked[number]
         same = all(
-            starts_as(answer, whole) if was_aborted and not ended(answer) else answer == whole
+            answer == whole if ended(answer) else starts_as(answer, whole)
             for answer, whole in zip(found.outputs, expected.outputs, strict=True)
         )
         logprobs = found.prompt_logprobs
         if logprobs is not None and expected.prompt_logprobs is not None:
             same = same and logprobs == expected.prompt_logprobs[: len(logprobs)]
+        if found.error is not None and PLANTED not in found.error:
+            self.problems.append(f"request {found.request_id} failed: {found.error}")
         if not same:
+            self.num_different += 1
             self.problems.append(
-                f"request {found.request_id} ({self.asked[number]}) got {found.outputs}, alone "
-                f"{expected.outputs}"
+                f"request {found.request_id} got {shown(found)}, alone {shown(expected)}; prompt "
+                f"{one.prompt_token_ids}, {one.params}"
             )
 
     def _alone(self, number: int) -> RequestOutput:
-        if number not in self._expected:
+        if number not in self.expected:
             one = self.asked[number]
-            (self._expected[number],) = self.alone.generate([one.prompt_token_ids], one.params)
-        return self._expected[number]
+            (self.expected[number],) = self.alone.generate([one.prompt_token_ids], one.params)
+        return self.expected[number]
 
     def _check_counters(self) -> None:
         """After everything has ended."""
@@ -192,6 +241,7 @@ class Soak:
             "requests_waiting": 0,
             "requests_running": 0,
             "requests_finished": self.num_added,
+            "requests_failed": self.num_failed,
             "kv_blocks_used": 0,
         }
         for name, value in wanted.items():
@@ -203,13 +253,56 @@ class Soak:
             )
         if self.num_compared != self.num_added:
             self.problems.append(f"{self.num_compared:,} of {self.num_added:,} requests ended")
-        for name, count in (
-            ("preemptions", stats.preemptions),
-            ("cache hits", stats.cached_tokens),
-            ("aborts", self.num_aborted),
-        ):
-            if not count:
-                self.problems.append(f"there were no {name}: the traffic proves too little")
+
+
+def summary(counts: Counter[str]) -> str:
+    """What happened, for people."""
+    return (
+        f"{counts['added']:,} requests, {counts['aborted']:,} aborted, {counts['failed']:,} failed "
+        f"as planted; {counts['steps']:,} steps, {counts['loops']:,} captured loops, "
+        f"{counts['preemptions']:,} preemptions; {counts['cached_tokens']:,} prompt tokens from "
+        f"the cache, {counts['forked_tokens']:,} in {counts['forks']:,} forks, which copied "
+        f"{counts['copied_blocks']:,} blocks; {counts['compared']:,} compared, "
+        f"{counts['different']:,} differences"
+    )
+
+
+def too_tame(counts: Counter[str], *, loops: bool) -> list[str]:
+    """What the traffic has not met, but should have.
+
+    Args:
+        counts: of all engines.
+        loops: whether captured loops are to be met.
+    """
+    wanted = {
+        "preemptions": "preemptions",
+        "cached_tokens": "cache hits",
+        "forks": "forks",
+        "copied_blocks": "copied blocks",
+        "aborted": "aborts",
+        "failed": "failures",
+        **({"loops": "loops"} if loops else {}),
+    }
+    missing = [name for key, name in wanted.items() if not counts[key]]
+    return [f"there were no {name}: the traffic proves too little" for name in missing]
+
+
+def break_text(request: Request, at: int) -> None:
+    """Let the text of a request's last sample fail at one of its tokens."""
+    completion = request.completions[-1]
+    append = completion.append
+
+    def fails(token_id: int, is_last: bool) -> None:
+        if len(completion.token_ids) + 1 == at:
+            raise ValueError(PLANTED)
+        append(token_id, is_last)
+
+    completion.append = fails  # type: ignore[method-assign]
+
+
+def shown(output: RequestOutput) -> str:
+    """The answers of a request, for people."""
+    return ", ".join(f"{a.finish_reason} {list(a.token_ids)}" for a in output.outputs)
 
 
 def ended(answer: CompletionOutput) -> bool:
@@ -250,7 +343,8 @@ def make_requests(vocab_size: int, random: np.random.Generator, count: int) -> l
             logprobs=2 if random.random() < 0.2 else None,
             prompt_logprobs=1 if random.random() < 0.1 else None,
         )
-        asked.append(Asked(prompt, params))
+        fails_at = int(random.integers(1, LONGEST_ANSWER)) if random.random() < 0.08 else 0
+        asked.append(Asked(prompt, params, fails_at))
     return asked
 
 
@@ -271,13 +365,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=200, help="different ones (default 200)")
     parser.add_argument("--max-num-seqs", type=int, default=16, help="at once (default 16)")
     parser.add_argument(
-        "--num-scheduler-steps", type=int, default=1, help="queued together (default 1)"
+        "--num-scheduler-steps", type=int, help="queued together, and so the one way (else all)"
     )
     parser.add_argument("--step-loops", action="store_true", help="as one launch, on a GPU")
     parser.add_argument(
         "--async-scheduling",
         action=argparse.BooleanOptionalAction,
-        help="queue a step while the last still runs (default: on a GPU)",
+        help="queue a step while the last still runs, and so the one way (else all)",
     )
     parser.add_argument(
         "--shared-gpu", action="store_true", help="others use the GPU too: do not watch its memory"
@@ -290,16 +384,6 @@ def main(argv: list[str] | None = None) -> int:
         "max_model_len": MAX_MODEL_LEN,
         "max_num_batched_tokens": 192,
     }
-    blocks = 1 + 2 * args.max_num_seqs + MAX_MODEL_LEN // 16  # a third of what would be used
-    busy = LLM(
-        args.model,
-        max_num_seqs=args.max_num_seqs,
-        num_kv_blocks=blocks,
-        num_scheduler_steps=args.num_scheduler_steps,
-        step_loops=args.step_loops,
-        async_scheduling=args.async_scheduling,
-        **options,
-    )
     alone = LLM(
         args.model,
         max_num_seqs=1,
@@ -308,20 +392,44 @@ def main(argv: list[str] | None = None) -> int:
         **options,
     )
     random = np.random.default_rng(args.seed)
-    asked = make_requests(busy.config.vocab_size, random, args.requests)
-    soak = Soak(busy, alone, args.max_num_seqs, asked, random)
-    print(f"soak: {args.model} on {busy.device.name}, {args.minutes:g} minutes, seed {args.seed}")
-    # The CPU's free memory is that of the whole machine, so it tells nothing of this process.
-    watched = not (args.shared_gpu or busy.device.shares_host_memory)
-    memory = Memory((lambda: busy.device.free_bytes) if watched else lambda: 0)
-    soak.run(args.minutes * 60, memory, lambda text: print(text, flush=True))
-    print(f"end: {soak.summary()}")
-    if memory.settled is not None and watched:
-        print(f"device memory: {memory.settled[0]:,} bytes free, {memory.worst[0]:,} at the least")
-    for problem in soak.problems:
+    asked = make_requests(alone.config.vocab_size, random, args.requests)
+    on_gpu = not alone.device.shares_host_memory
+    ways = chosen_ways(args)
+    print(f"soak: {args.model} on {alone.device.name}, {args.minutes:g} minutes, seed {args.seed}")
+    counts: Counter[str] = Counter()
+    problems: list[str] = []
+    expected: dict[int, RequestOutput] = {}
+    for name, way in ways.items():
+        print(f"{name}:", flush=True)
+        blocks = 1 + 2 * args.max_num_seqs + MAX_MODEL_LEN // 16  # a third of what would be used
+        busy = LLM(
+            args.model, max_num_seqs=args.max_num_seqs, num_kv_blocks=blocks, **options, **way
+        )
+        soak = Soak(busy, alone, args.max_num_seqs, asked, expected, random)
+        # The CPU's free memory is that of the whole machine: it tells nothing of this process.
+        watched = None if args.shared_gpu or not on_gpu else busy.device
+        memory = Memory(watched)
+        soak.run(args.minutes * 60 / len(ways), memory, lambda text: print(f"  {text}", flush=True))
+        print(f"  end: {soak.summary()}\n  memory: {memory}")
+        counts += soak.counts()
+        problems += [f"{name}: {problem}" for problem in soak.problems]
+        if problems:
+            break
+    else:
+        problems += too_tame(counts, loops=on_gpu and any("step_loops" in w for w in ways.values()))
+    print(f"all: {summary(counts)}")
+    for problem in problems:
         print(f"PROBLEM: {problem}")
-    print("soak: FAILED" if soak.problems else "soak: passed")
-    return 1 if soak.problems else 0
+    print("soak: FAILED" if problems else "soak: passed")
+    return 1 if problems else 0
+
+
+def chosen_ways(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """How engines queue their steps: as asked for, or in every way."""
+    if args.num_scheduler_steps is None and args.async_scheduling is None and not args.step_loops:
+        return WAYS
+    way = {"step_loops": args.step_loops, "async_scheduling": args.async_scheduling}
+    return {"as asked": {"num_scheduler_steps": args.num_scheduler_steps or 1, **way}}
 
 
 if __name__ == "__main__":

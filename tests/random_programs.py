@@ -15,6 +15,7 @@ from tiny_kernels import LIKELIEST
 from cugraphs.kernel import DTYPES, Array, Dim
 from cugraphs.kernels import (
     ADD,
+    ATTENTION_PARTS,
     EMBEDDING,
     LINEAR,
     PAGED_DECODE_ATTENTION,
@@ -23,6 +24,7 @@ from cugraphs.kernels import (
     ROPE_APPEND,
     SILU_AND_MUL,
 )
+from cugraphs.kernels.attention_parts import PART_WORDS
 from cugraphs.program import Buffer, Kind, Program
 from cugraphs.trace import Tracer
 
@@ -173,7 +175,10 @@ class _Recorder:
         q = self.pick(first, NARROW, self.rows)
         tables = (self.tables, self.row_ids, self.decode_lens)
         caches = self.caches[second % 2]
-        self.keep(self.t.call(PAGED_DECODE_ATTENTION, q, *caches, *tables, scale=0.5))
+        sizes = {"heads": HEADS, "kv_heads": KV_HEADS, "part_words": PART_WORDS}
+        parts, arrivals = self.t.call_tuple(ATTENTION_PARTS, *tables[1:], **sizes)
+        arrays = (arrivals, q, *caches, *tables, parts)
+        self.keep(self.t.call(PAGED_DECODE_ATTENTION, *arrays, scale=0.5))
 
     def prefill(self, first: int, second: int) -> None:
         q = self.pick(first, NARROW, self.rows)

@@ -47,7 +47,7 @@ def test_concurrent_tasks_get_what_they_get_alone(folder):
 
 
 def test_samples_and_the_whole_output(folder):
-    params = SamplingParams(n=3, temperature=1, seed=1, max_tokens=6)
+    params = SamplingParams(n=3, temperature=1, seed=1, max_tokens=6, logprobs=1, stop="e")
     (wanted,) = LLM(folder, **OPTIONS).generate("The quick", params)
 
     async def main():
@@ -57,7 +57,14 @@ def test_samples_and_the_whole_output(folder):
 
     deltas, output = asyncio.run(main())
     assert output.outputs == wanted.outputs and output.finished
-    assert [text_of(deltas, i) for i in range(3)] == [o.text for o in wanted.outputs]
+    for answer in wanted.outputs:
+        mine = [delta for delta in deltas if delta.index == answer.index]
+        assert "".join(delta.text for delta in mine) == answer.text
+        assert tuple(entry for delta in mine for entry in delta.logprobs) == answer.logprobs
+        assert (mine[-1].finish_reason, mine[-1].stop_reason) == (
+            answer.finish_reason,
+            answer.stop_reason,
+        )
 
 
 def test_leaving_or_cancelling_aborts_the_request(folder):

@@ -197,6 +197,53 @@ def test_a_newcomer_waits_for_no_more_than_what_is_in_flight(folder, way, most):
     finish(engine)
 
 
+@pytest.mark.parametrize("ends", ["by a stop string", "aborted"])
+def test_loops_end_for_those_who_can_join_and_for_no_others(folder, ends, monkeypatch):
+    engine = make_engine(folder, "loops of 16", max_num_seqs=1)
+    text, stops = engine._text, []
+    engine._pipeline._give = lambda tokens: (text.put(tokens), text.drain())
+    stop_loops = engine._runner.stop_loops
+    monkeypatch.setattr(engine._runner, "stop_loops", lambda: (stops.append(1), stop_loops()))
+    greedy = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    first = engine.add_request([BOS, 40], greedy)
+    finish(engine)
+    stop = first.output().outputs[0].text[2:6]  # of the third token, or soon after
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=stop)
+    first = engine.add_request([BOS, 40], params)
+    for _ in range(2):
+        engine.step()
+    stops.clear()
+    second = engine.add_request([BOS, 50], greedy)
+    assert not stops  # the only slot is taken
+    if ends == "aborted":
+        engine.abort(first)
+    while not first.finished:
+        engine.step()
+    assert stops and engine.scheduler.waiting
+    finish(engine)
+    assert len(second.output().outputs[0].token_ids) == 40
+
+
+@pytest.mark.parametrize(("way", "queued"), [("4 at once", 3), ("loops of 4", 4)])
+def test_steps_go_together_while_a_prompt_waits_for_blocks(folder, way, queued):
+    """It could not join before somebody ends, so nobody takes steps one by one for it."""
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    alone = make_engine(folder, max_num_seqs=1)
+    prompts = [[BOS, *range(20, 48)], [BOS, *range(90, 128)]]
+    expected = [alone.add_request(prompt, params) for prompt in prompts]
+    finish(alone)
+    engine = make_engine(folder, way, num_blocks=17)  # 16 of 4 tokens, of which 14 and 16 are used
+    first, second = (engine.add_request(prompt, params) for prompt in prompts)
+    in_flight = []
+    while engine.scheduler.waiting:
+        engine.step()
+        in_flight.append(engine.scheduler.num_in_flight)
+    assert sum(count >= queued for count in in_flight) >= 4
+    finish(engine)
+    found = [request.output().outputs for request in (first, second)]
+    assert found == [request.output().outputs for request in expected]
+
+
 @pytest.mark.parametrize("way", ["sync", "async", "loops of 4"])
 def test_a_slot_is_taken_again_after_an_end_that_steps_were_queued_behind(folder, way):
     """Those made no token, so the slot stands a token earlier than was thought when they were."""

@@ -96,9 +96,9 @@ class Contents(RuleBasedStateMachine):
         self.admit((begin[:kept] + rest)[:LONGEST])
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), count=st.sampled_from([LONGEST, LONGEST, 1, 2, 3]))
-    def compute(self, data, count):
-        """A step writes some tokens' K and V, and only then are full blocks known."""
+    @rule(data=st.data(), count=st.sampled_from([LONGEST, LONGEST, 1, 2, 3]), tells=st.booleans())
+    def compute(self, data, count, tells):
+        """A step writes some tokens' K and V, and only then are full blocks known; or later."""
         slot = data.draw(st.sampled_from(sorted(self.running)))
         tokens, computed = self.running[slot]
         end = min(computed + count, len(tokens))
@@ -109,7 +109,8 @@ class Contents(RuleBasedStateMachine):
             assert not any(block in other for other in others), "it is written while it is shared"
             self.held[block] = tokens[: position + 1]
         self.running[slot][1] = end
-        self.blocks.register(slot, np.int32(tokens), end)
+        if tells:
+            self.blocks.register(slot, np.int32(tokens), end)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), token=st.integers(0, 1))
@@ -131,9 +132,11 @@ class Contents(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def leave(self, data):
+        """What it has computed may be found later, whether it was made known before or not."""
         slot = data.draw(st.sampled_from(sorted(self.running)))
-        self.blocks.free(slot)
-        del self.running[slot]
+        tokens, computed = self.running.pop(slot)
+        self.blocks.free(slot, np.int32(tokens), computed)
+        self.known.append(list(tokens))
 
     @invariant()
     def blocks_add_up(self):

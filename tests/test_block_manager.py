@@ -182,6 +182,69 @@ def test_many_sequences_grow_at_once_or_none_does():
     assert len(blocks.grow(slots, np.int32([1, 1, 1]))[0]) == 0
 
 
+def answered(blocks, slot, prompt, answer):
+    """A sequence that has computed its prompt and its answer, and leaves."""
+    computed(blocks, slot, prompt)
+    tokens = np.int32(prompt + answer)
+    assert grow(blocks, slot, len(tokens))
+    blocks.free(slot, tokens, len(tokens))
+    blocks.check_invariant()
+
+
+def test_an_answer_is_found_by_who_goes_on_with_it():
+    blocks = make_blocks(12, block_size=2)
+    answered(blocks, 0, [1, 2, 3], [4, 5, 6, 7])  # three full blocks: of the prompt's, one
+    assert (blocks.num_cached, blocks.num_free) == (3, 11)
+    assert len(blocks.cached_prefix(np.int32([1, 2, 3, 4, 5, 6, 7, 8]))) == 3
+    assert len(blocks.cached_prefix(np.int32([1, 2, 3, 4, 9, 9, 9]))) == 2
+    assert len(blocks.cached_prefix(np.int32([1, 2, 9, 9, 9]))) == 1
+    blocks.check_invariant()
+
+
+def test_a_short_prompts_answer_is_found_too():
+    blocks = make_blocks(12, block_size=4)
+    answered(blocks, 0, [1], [2, 3, 4, 5, 6])
+    assert len(blocks.cached_prefix(np.int32([1, 2, 3, 4, 5]))) == 1
+
+
+def test_the_end_of_an_answer_is_evicted_before_its_beginning():
+    blocks = make_blocks(9, block_size=2)
+    answered(blocks, 0, [1, 2], [3, 4, 5, 6, 7, 8])  # four blocks, four are free
+    assert grow(blocks, 1, 2 * 6)
+    assert (blocks.num_cached, blocks.num_evicted) == (2, 2)
+    assert len(blocks.cached_prefix(np.int32([1, 2, 3, 4, 5, 6, 7, 8, 9]))) == 2
+    blocks.check_invariant()
+
+
+@pytest.mark.parametrize("left", [3, 2, 1, 0])
+def test_an_answer_that_nobody_asks_for_goes_block_by_block(left):
+    blocks = make_blocks(9, block_size=2)
+    answered(blocks, 0, [1, 2], [3, 4, 5, 6, 7, 8])
+    for slot in range(4 - left):
+        assert grow(blocks, slot, 2 * (5 if slot == 0 else 1))
+        blocks.check_invariant()
+    assert blocks.num_cached == left
+    found = blocks.cached_prefix(np.int32([1, 2, 3, 4, 5, 6, 7, 8, 9]))
+    assert len(found) == left and blocks.num_cached == left
+    blocks.check_invariant()
+
+
+def test_of_equal_answers_one_is_kept_and_the_others_go_first():
+    blocks = make_blocks(9, block_size=2)
+    prompt, answer = [1, 2], [3, 4, 5, 6]
+    for slot in (0, 1):
+        computed(blocks, slot, [*prompt, 0])
+        assert grow(blocks, slot, 6)
+    for slot in (0, 1):
+        blocks.free(slot, np.int32(prompt + answer), 6)
+    assert blocks.num_cached == 5  # the prompt's once, as only one of its two blocks is known
+    found = blocks.cached_prefix(np.int32([*prompt, *answer, 7]))
+    assert len(found) == 3
+    assert grow(blocks, 2, 2 * 5)  # three were free, and two hold what others hold
+    assert blocks.cached_prefix(np.int32([*prompt, *answer, 7])) == found
+    blocks.check_invariant()
+
+
 @given(
     num_blocks=st.integers(2, 12),
     block_size=st.integers(1, 5),

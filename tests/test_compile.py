@@ -629,6 +629,28 @@ class Twins:
         self.twins[self.current][...] = 0xFF
         self.current, self.num_sent = 1 - self.current, self.num_sent + 1
 
+    def sent(self, nbytes):
+        return None
+
+    def overwritten(self):
+        pass
+
+
+class KeptTwins(Twins):
+    """Host buffers that hold what was sent, so that it need not be sent again."""
+
+    sent_bytes = 0
+
+    def send(self, nbytes):
+        self.inputs[:nbytes] = self.twins[self.current][:nbytes]
+        self.current, self.num_sent, self.sent_bytes = 1 - self.current, self.num_sent + 1, nbytes
+
+    def sent(self, nbytes):
+        return 1 - self.current if nbytes <= self.sent_bytes else None
+
+    def overwritten(self):
+        self.sent_bytes = 0
+
 
 class SeparateDevice(CapturingDevice):
     shares_host_memory = False
@@ -689,6 +711,33 @@ def test_nothing_is_sent_where_all_of_a_bucket_is_on_the_device():
         assert (step.read(out) == 2 * floats(rows)).all()
         assert device.staging.num_sent - before == more  # the dead row of the last batch
     assert device.staging.num_sent == sent + 1
+
+
+class KeepingDevice(SeparateDevice):
+    def stage(self, inputs):
+        self.staging = KeptTwins(inputs)
+        return self.staging
+
+
+def test_inputs_that_the_device_holds_are_not_sent_again():
+    device = KeepingDevice()
+    step = cugraphs.compile(doubled, buckets=[2, 4], device=device)
+    zero, one = np.zeros((2, WIDTH), np.float32), np.ones((2, WIDTH), np.float32)
+    four = np.concatenate([one, zero])
+
+    def sends(x, given=None):
+        before = device.staging.num_sent
+        out = step.read(step(x=x if given is None else given)["y"])
+        assert_same_bits(out, 2 * x, "y")
+        return device.staging.num_sent - before
+
+    sends(four)
+    assert sends(one) == 0 and sends(one) == 0  # the first rows of what is there
+    assert sends(zero) == 1 and sends(zero) == 0
+    assert sends(-zero) == 1  # equal as numbers, other bits
+    assert sends(four) == 1 and sends(one) == 0
+    assert sends(zero, on_device(zero)) == 0
+    assert sends(one) == 1  # the device's own array has taken the place of what was sent
 
 
 def test_a_split_batch_on_the_device_may_be_its_own_results():

@@ -384,6 +384,20 @@ def test_statistics_of_requests_by_hand(engine):
     assert dropped.output().times.total_s > 0
 
 
+def test_what_a_preempted_prompt_finds_of_itself_is_not_counted_again(folder):
+    engine = make_engine(folder)
+    prompt = [BOS, *range(20, 42)]
+    engine.add_request(prompt, GREEDY)
+    run_all(engine)
+    request = engine.add_request([*prompt, 60], GREEDY)
+    for _ in range(3):
+        engine.step()
+    engine.scheduler._preempt_last()
+    run_all(engine)
+    assert request.output().times.cached_tokens == 20
+    assert engine.stats().cached_tokens == 20 + 24
+
+
 def test_time_per_output_token_by_hand():
     clock = RequestClock(arrival_s=10.0)
     assert clock.times.queue_s is None and clock.times.time_to_first_token_s is None

@@ -11,7 +11,7 @@ from tiny_model import write_tiny_model
 
 from cugraphs.kernel import DTYPES
 from cugraphs.kernels import LINEAR, PAGED_DECODE_ATTENTION, PAGED_PREFILL_ATTENTION
-from cugraphs.kernels.paged_cases import Heads, prefill_case
+from cugraphs.kernels.paged_cases import Heads, prefill_case, with_parts
 
 pytestmark = pytest.mark.gpu
 
@@ -79,11 +79,12 @@ def test_rows_of_attention(dtype):
     owner = np.repeat(np.arange(len(chunks)), np.diff(starts))
     row_ids = slot_ids[owner]
     lengths = seq_lens[owner] - starts[owner + 1] + np.arange(len(q), dtype=np.int32) + 1
-    (decoded,) = run_on_gpu(PAGED_DECODE_ATTENTION, [q, *cache, row_ids, lengths], case.attrs)
+    given = with_parts([q, *cache, row_ids, lengths], batch_invariant=True)
+    (decoded,) = run_on_gpu(PAGED_DECODE_ATTENTION, given, case.attrs)
     assert decoded.tobytes() == prefilled.tobytes()
     for row in (0, 2, 3, 5, 40, 69):
         one = slice(row, row + 1)
-        given = [q[one], *cache, row_ids[one], lengths[one]]
+        given = with_parts([q[one], *cache, row_ids[one], lengths[one]], batch_invariant=True)
         (alone,) = run_on_gpu(PAGED_DECODE_ATTENTION, given, case.attrs)
         assert alone.tobytes() == decoded[one].tobytes(), f"row {row} of {lengths[row]} tokens"
 

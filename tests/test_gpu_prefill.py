@@ -10,7 +10,7 @@ import pytest
 
 from cugraphs.kernel import DTYPES
 from cugraphs.kernels import PAGED_DECODE_ATTENTION, PAGED_PREFILL_ATTENTION
-from cugraphs.kernels.paged_cases import Heads, prefill_case
+from cugraphs.kernels.paged_cases import Heads, prefill_case, with_parts
 from cugraphs.testing import assert_kernel
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +52,8 @@ def test_a_chunk_of_one_token_is_what_decode_computes():
     case = prefill_case("", Heads(8, 2, 128), [(length, 1) for length in lengths])
     arrays = case.make(np.random.default_rng(0), DTYPES["bfloat16"])
     (chunks,) = run_on_gpu(PAGED_PREFILL_ATTENTION, [a.copy() for a in arrays], case.attrs)
-    (rows,) = run_on_gpu(PAGED_DECODE_ATTENTION, [a.copy() for a in arrays[:-1]], case.attrs)
+    given = with_parts([a.copy() for a in arrays[:-1]])
+    (rows,) = run_on_gpu(PAGED_DECODE_ATTENTION, given, case.attrs)
     difference = np.abs(chunks.astype(np.float32) - rows.astype(np.float32))
     assert difference.max() <= 2**-7 * np.abs(rows.astype(np.float32)).max()
 

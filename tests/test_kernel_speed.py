@@ -215,11 +215,11 @@ def test_a_size_that_does_not_fit_is_said_not_tried(device):
 
 def test_attention_is_priced_at_its_context(device):
     case = next(c for c in PAGED_DECODE_ATTENTION.cases if c.name == "block_edges")
-    lengths = case_arrays(PAGED_DECODE_ATTENTION, case, "float32")[-1]
+    lengths = case_arrays(PAGED_DECODE_ATTENTION, case, "float32")[-2]
     assert case.context == round(lengths.mean()) < 33
     arrays = case_arrays(PAGED_DECODE_ATTENTION, case, "float32")
     speed = time_case(LaunchTimer(device), PAGED_DECODE_ATTENTION, case, "float32", arrays)
-    rows, q_size = arrays[0].shape
+    rows, q_size = arrays[1].shape
     assert speed.cost.flops == 4 * rows * q_size * case.context
 
 

@@ -79,10 +79,11 @@ def invariant_attrs(kernel, case):
 
 
 def row_axis(kernel):
-    """The axis of independent rows, None where rows belong to sequences, or nothing is written."""
+    """The axis of independent rows; None where rows belong together, or nothing is written."""
     if not kernel.produced or any("seqs" in operand.shape for operand in kernel.operands):
         return None
-    return kernel.produced[0].shape[0]
+    axis = kernel.produced[0].shape[0]
+    return None if "+" in axis else axis
 
 
 def take_rows(kernel, arrays, rows):

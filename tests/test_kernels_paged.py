@@ -5,7 +5,13 @@ import pytest
 
 from cugraphs.kernel import DTYPES, ArrayType, Cost
 from cugraphs.kernels import PAGED_DECODE_ATTENTION, PAGED_PREFILL_ATTENTION, ROPE_APPEND
-from cugraphs.kernels.paged_cases import Heads, decode_case, filled_cache, prefill_case
+from cugraphs.kernels.paged_cases import (
+    Heads,
+    decode_case,
+    filled_cache,
+    prefill_case,
+    with_parts,
+)
 
 F32, BF16 = DTYPES["float32"], DTYPES["bfloat16"]
 GQA = Heads(4, 2, 64)
@@ -19,8 +25,15 @@ def inputs(case, dtype=F32, seed=0):
     return case.make(np.random.default_rng(seed), dtype)
 
 
+def decode_inputs(case):
+    """Those that are no matter of how blocks share the work."""
+    _, *arrays, _ = inputs(case)
+    return arrays
+
+
 def decode(arrays, **attrs):
-    return PAGED_DECODE_ATTENTION.reference(*arrays, **{"scale": 0.125, **attrs})[0]
+    given = with_parts(arrays)
+    return PAGED_DECODE_ATTENTION.reference(*given, **{"scale": 0.125, **attrs})[0]
 
 
 def prefill(arrays, **attrs):
@@ -165,7 +178,7 @@ def test_rope_cost_by_hand():
 
 @pytest.mark.parametrize("case", PAGED_DECODE_ATTENTION.cases, ids=lambda case: case.name)
 def test_decode_is_dense_softmax_attention(case):
-    q, k_cache, v_cache, tables, row_ids, seq_lens = arrays = inputs(case)
+    _, q, k_cache, v_cache, tables, row_ids, seq_lens, _ = arrays = inputs(case)
     (out,) = PAGED_DECODE_ATTENTION.reference(*arrays, **case.attrs)
     for row, seq_len in enumerate(seq_lens):
         expected = np.zeros(q.shape[1])
@@ -177,13 +190,13 @@ def test_decode_is_dense_softmax_attention(case):
 
 
 def test_decode_of_one_token_is_its_value():
-    _, _, v_cache, tables, (slot,), _ = arrays = inputs(decode_case("", GQA, [1]))
+    _, _, v_cache, tables, (slot,), _ = arrays = decode_inputs(decode_case("", GQA, [1]))
     value = v_cache[tables[slot, 0], :, 0]
     np.testing.assert_array_equal(decode(arrays).reshape(2, 2, 64), value[:, None].repeat(2, 1))
 
 
 def test_decode_of_a_zero_query_is_the_mean_of_the_values():
-    q, k_cache, v_cache, tables, row_ids, seq_lens = inputs(decode_case("", GQA, [20]))
+    q, k_cache, v_cache, tables, row_ids, seq_lens = decode_inputs(decode_case("", GQA, [20]))
     table = tables[row_ids[0]]
     values = np.concatenate([v_cache[table[0]], v_cache[table[1], :, :4]], axis=1)
     out = decode((q * 0, k_cache, v_cache, tables, row_ids, seq_lens))
@@ -192,7 +205,7 @@ def test_decode_of_a_zero_query_is_the_mean_of_the_values():
 
 
 def test_decode_of_a_dominant_key_is_its_value_without_overflow():
-    q, k_cache, v_cache, tables, row_ids, seq_lens = inputs(decode_case("", GQA, [20]))
+    q, k_cache, v_cache, tables, row_ids, seq_lens = decode_inputs(decode_case("", GQA, [20]))
     block = tables[row_ids[0], 1]
     q[:] = 1e3
     k_cache[block, :, 2] = 1e3  # token 18: a score of 8e6
@@ -216,12 +229,12 @@ def test_decode_takes_any_block_size():
 
 
 def test_decode_takes_a_numpy_scale_without_widening():
-    arrays = inputs(decode_case("", GQA, [20]))
+    arrays = decode_inputs(decode_case("", GQA, [20]))
     np.testing.assert_array_equal(decode(arrays, scale=np.float64(0.125)), decode(arrays))
 
 
 def test_decode_does_not_depend_on_where_the_blocks_are():
-    q, k_cache, v_cache, tables, *rest = arrays = inputs(decode_case("", GQA, [40, 600]))
+    q, k_cache, v_cache, tables, *rest = arrays = decode_inputs(decode_case("", GQA, [40, 600]))
     to = np.random.default_rng(5).permutation(len(k_cache))
     moved = np.empty_like(k_cache), np.empty_like(v_cache)
     moved[0][to], moved[1][to] = k_cache, v_cache
@@ -235,7 +248,8 @@ def test_attention_refuses_heads_that_the_kv_heads_cannot_share(kernel):
     case = kernel.cases[0]
     arrays = inputs(case)
     types = [ArrayType(array.shape, str(array.dtype)) for array in arrays]
-    types[0] = ArrayType((types[0].shape[0], 3 * 64), "float32")
+    (q,) = (i for i, operand in enumerate(kernel.supplied) if operand.name == "q")
+    types[q] = ArrayType((types[q].shape[0], 3 * 64), "float32")
     message = rf"^{kernel.name}: axis 'q_size' is 192 in q, expected a multiple of .* 2\*64"
     with pytest.raises(ValueError, match=message):
         kernel.infer(types, case.attrs)

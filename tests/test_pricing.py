@@ -9,6 +9,7 @@ import pytest
 from cugraphs.kernel import Cost, Launch, MatrixProduct
 from cugraphs.kernels import (
     ADD,
+    ATTENTION_PARTS,
     EMBEDDING,
     LINEAR,
     PAGED_DECODE_ATTENTION,
@@ -98,7 +99,9 @@ def test_the_context_prices_the_cache():
     tables = [t.input("tables", (4, 5), "int32")]
     tables += [t.input(name, (rows,), "int32") for name in ("ids", "lens")]
     q = t.input("q", (rows, 8), "float32")
-    t.output(t.call(PAGED_DECODE_ATTENTION, q, *caches, *tables, scale=1.0))
+    sizes = {"heads": 2, "kv_heads": 1, "part_words": 8}
+    parts, arrivals = t.call_tuple(ATTENTION_PARTS, *tables[1:], **sizes)
+    t.output(t.call(PAGED_DECODE_ATTENTION, arrivals, q, *caches, *tables, parts, scale=1.0))
     short, long = (price_step(t.program, {"rows": 3}, context=n).total for n in (4, 12))
     # 8 more tokens of K and V, of one head of 4 numbers; and 2 more entries of the block table
     assert long.bytes_accessed - short.bytes_accessed == 3 * (8 * 2 * 4 * 4 + 2 * 4)

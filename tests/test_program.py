@@ -3,7 +3,7 @@
 from tiny_kernels import ACCUMULATE
 
 from cugraphs.kernel import Cost
-from cugraphs.kernels import ADD, LINEAR, PAGED_DECODE_ATTENTION, RMS_NORM
+from cugraphs.kernels import ADD, ATTENTION_PARTS, LINEAR, PAGED_DECODE_ATTENTION, RMS_NORM
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
@@ -86,8 +86,10 @@ def test_a_cost_may_use_the_context():
     cache = [t.state(name, (9, 1, 4, 4), "bfloat16") for name in ("k", "v")]
     tables = [t.input("tables", (64, 5), "int32")]
     tables += [t.input(name, (rows,), "int32") for name in ("ids", "lens")]
-    t.output(t.call(PAGED_DECODE_ATTENTION, q, *cache, *tables, scale=1.0))
+    sizes = {"heads": 2, "kv_heads": 1, "part_words": 8}
+    parts, arrivals = t.call_tuple(ATTENTION_PARTS, *tables[1:], **sizes)
+    t.output(t.call(PAGED_DECODE_ATTENTION, arrivals, q, *cache, *tables, parts, scale=1.0))
     # 2 rows: q and out, 10 tokens of K and of V (1 head of 4), 3 of the table, slot and length
-    cost = t.program.cost({"rows": 2}, context=10)
+    cost = t.program.ops[-1].cost({"rows": 2}, context=10)
     assert cost.bytes_accessed == 2 * (2 * 2 * 8 + 2 * 2 * 10 * 4) + 4 * 2 * (3 + 2)
     assert cost.flops == 2 * (2 * 8 * 10) * 2

@@ -148,6 +148,15 @@ def test_steps_go_together_while_a_prompt_waits_for_blocks():
     assert run_step(scheduler) == [(1, 16)]  # as many as a step takes
 
 
+def test_as_many_steps_go_together_as_there_are_blocks_for():
+    scheduler = make_scheduler(num_blocks=6, block_size=4)  # 5 blocks of 4 tokens
+    add(scheduler, make_sequence(0, 4, max_tokens=16), make_sequence(1, 4, max_tokens=16))
+    assert run_step(scheduler) == [(0, 4), (1, 4)]
+    step = scheduler.schedule(16)  # of three free blocks each gets one: four tokens more
+    assert step.num_steps == 4 and len(step.decode_slots) == 2
+    assert scheduler.num_preemptions == 0
+
+
 def test_a_prompt_that_was_refused_joins_once_its_beginning_is_known():
     scheduler = make_scheduler(num_blocks=8, block_size=4, tokens=6)
     add(scheduler, make_sequence(0, 12, token=1), make_sequence(1, 18, token=1))

@@ -64,7 +64,7 @@ class FakeRequest:
 
         answer = SimpleNamespace(token_ids=(9,) * self.tokens)
         times = RequestTimes(0.0, since(self.first), None, since(self.end))
-        return SimpleNamespace(outputs=(answer,), times=times)
+        return SimpleNamespace(outputs=(answer,), times=times, error=None)
 
 
 class FakeEngine:

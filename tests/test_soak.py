@@ -40,7 +40,7 @@ def test_a_wrong_answer_is_noticed(soak, monkeypatch):
         BlockManager, "cached_prefix", lambda self, tokens: cached_prefix(self, tokens)[::-1]
     )
     code, out = soak(20)  # it ends at the tenth problem
-    assert code == 1 and "alone (CompletionOutput(" in out
+    assert code == 1 and ", alone length [" in out
     assert out.splitlines()[-1] == "soak: FAILED"
 
 
@@ -49,8 +49,8 @@ def test_growing_memory_is_noticed(soak, monkeypatch):
 
     held = iter(range(0, 1 << 40, 80 << 20))
     monkeypatch.setattr(script, "resident_bytes", lambda: next(held))
-    code, out = soak(2)
-    assert code == 1 and "PROBLEM: the process grew by " in out
+    code, out = soak(2, "--no-async-scheduling")
+    assert code == 1 and ": the process grew by " in out
 
 
 def test_a_request_that_never_ends_is_noticed(soak, monkeypatch):

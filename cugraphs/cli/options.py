@@ -88,7 +88,8 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         "--step-loops",
         action=argparse.BooleanOptionalAction,
         help="on a GPU those are one launch, which ends when all answers have or somebody comes "
-        "(default: where K is more than 1)",
+        "(default: where K is more than 1); without, a prompt waits for all that are queued, up to "
+        "2 K - 1 steps",
     )
     parser.add_argument(
         "--async-scheduling",

@@ -126,28 +126,15 @@ struct PtxSm90 {
   }
 
   EMU_UNCHECKED void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) const {
-    if (to % 16 || bytes % 16)
-      emu_fail(site, "%d bytes go to byte %u, expected multiples of 16", bytes, to);
-    const auto* source = static_cast<const unsigned char*>(from);
-    for (int v = 0; v < bytes; v += 16) {
-      emu_access(source + v, 16, false, site);
-      emu_access(shared_at(to + v), 16, true, site);
-      memcpy(shared_at(to + v), source + v, 16);
-    }
+    const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
+    if (misaligned)
+      emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
+    emu_access(from, bytes, false, site);
+    emu_access(shared_at(to), bytes, true, site);
+    memcpy(shared_at(to), from, bytes);
     Mbarrier& b = mbarrier(barrier);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
-  }
-
-  EMU_UNCHECKED void copy_bytes_once(
-      unsigned to, const void* from, int bytes, unsigned barrier) const {
-    copy_bytes(to, from, bytes, barrier);
-  }
-
-  EMU_UNCHECKED void prefetch_bytes(const void* from, int bytes) const {
-    for (int v = 0; v < bytes; v += 16) {
-      emu_access(static_cast<const unsigned char*>(from) + v, 16, false, site);
-    }
   }
 
   EMU_UNCHECKED void copy_box(unsigned to, const TensorMap* map, int last, unsigned barrier) const {
@@ -257,6 +244,7 @@ inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(p) - smem);
 }
 inline void mbarrier_init_done() {}
+inline void mbarrier_end(unsigned) {}
 inline void fence_shared_writes() {}
 template <int kRegisters>
 inline void grow_registers() {}
@@ -275,8 +263,6 @@ inline void keep_order(float (&)[kCount]) {}
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
-#define copy_bytes_once emu::PtxSm90{EMU_SITE}.copy_bytes_once
-#define prefetch_bytes emu::PtxSm90{EMU_SITE}.prefetch_bytes
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_scores emu::PtxSm90{EMU_SITE}.wgmma_scores
