@@ -92,6 +92,7 @@ def launches(
     """
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
     sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
+    few: tuple[Launch, ...] = ()
     if not batch_invariant and streams(tokens, in_features, dtype):
         shape = stream_shape(tokens, in_features, out_features)
         stream = Launch(
@@ -102,8 +103,8 @@ def launches(
             programmatic=True,
         )
         held = held_shape(tokens, in_features, out_features, dtype)
-        return (held.launch("linear_held", dtype, stream) if held else stream,)
-    if _takes_tiles(axes, dtype, batch_invariant):
+        few = (held.launch("linear_held", dtype, stream) if held else stream,)
+    elif _takes_tiles(axes, dtype, batch_invariant):
         return tuple(tile_launches(axes, dtype))
     if takes_wgmma(tokens, in_features, out_features, dtype) and out_features <= MAX_COLUMNS:
         return (
@@ -114,9 +115,11 @@ def launches(
                 dtype,
                 out_features,
                 operands=("out", "x", "weight", "bias"),
-                elsewhere=(MatrixProduct(),),
+                elsewhere=few or (MatrixProduct(),),
             ),
         )
+    if few:
+        return few
     if tokens > FEW_ROWS:
         return (MatrixProduct(),)
     width, threads = vector_width(dtype, in_features), 128
@@ -212,6 +215,7 @@ LINEAR = Kernel(
         Case("held_five_rows_two_stages", _inputs(5, 2560, 33)),
         Case("held_eight_rows", _inputs(8, 256, 50)),
         # A tile that is not full; a stage that is not; more steps than there are stages.
+        Case("wgmma_nine_rows", _inputs(9, 256, 48, bias=True)),
         Case("wgmma_bias", _inputs(24, 136, 104, bias=True)),
         Case("wgmma_many_steps", _inputs(33, 1480, 40)),
         # Rows of no multiple of 16 bytes; odd columns; a part that ends within a stage.

@@ -44,6 +44,7 @@ from .wgmma_linear import (
     WGMMA_ARCH,
     WgmmaShape,
     check_wgmma,
+    takes_wgmma,
     wgmma_launch,
     wgmma_shape,
 )
@@ -102,14 +103,19 @@ def check(axes: Axes, *, eps: float) -> None:
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """What leaves the sums of parts, then one block a row."""
-    if axes["tokens"] > MAX_FEW_ROWS:
-        return _wgmma_launches(axes, dtype, eps)
-    parts = few_rows_parts(axes["in_features"])
+    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
+    if tokens > MAX_FEW_ROWS:
+        (added,) = add_rms_norm.launches({"tokens": tokens, "hidden": out_features}, dtype, eps=eps)
+        product = MatrixProduct(to_workspace=True)
+        added = replace(added, operands=("sum", "out", "residual", WORKSPACE, "gain"))
+        return _wgmma_launches(axes, dtype, eps, elsewhere=(product, added))
+    parts = few_rows_parts(in_features)
     tiles, add = few_rows_tiles(axes, dtype, parts), _add_launch(axes, dtype, eps, parts)
+    if takes_wgmma(tokens, in_features, out_features, dtype):
+        return _wgmma_launches(axes, dtype, eps, elsewhere=(tiles, add))
     held = _held_shape(axes, dtype)
     if held is None:
         return tiles, add
-    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
     products = replace(
         held.launch("linear_parts_held", dtype, tiles),
         scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
@@ -119,23 +125,20 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     return products, replace(own_add, arch=HELD_ARCH, elsewhere=(add,))
 
 
-def _wgmma_launches(axes: Axes, dtype: str, eps: float) -> tuple[Launch, ...]:
-    tokens, out_features = axes["tokens"], axes["out_features"]
+def _wgmma_launches(
+    axes: Axes, dtype: str, eps: float, *, elsewhere: tuple[Launch | MatrixProduct, ...]
+) -> tuple[Launch, ...]:
     shape = _wgmma_shape(axes)
-    add = _add_launch(axes, dtype, eps, shape.parts)
-    (added,) = add_rms_norm.launches({"tokens": tokens, "hidden": out_features}, dtype, eps=eps)
     products = wgmma_launch(
         "linear_wgmma_parts",
         shape,
         axes,
         dtype,
-        out_features,
+        axes["out_features"],
         operands=(WORKSPACE, "x", "weight"),
-        elsewhere=(
-            MatrixProduct(to_workspace=True),
-            replace(added, operands=("sum", "out", "residual", WORKSPACE, "gain")),
-        ),
+        elsewhere=elsewhere,
     )
+    add = _add_launch(axes, dtype, eps, shape.parts)
     return products, replace(add, arch=WGMMA_ARCH, elsewhere=())
 
 
@@ -167,13 +170,12 @@ def _add_launch(axes: Axes, dtype: str, eps: float, parts: int) -> Launch:
 def workspace(axes: Axes, dtype: str, *, eps: float) -> int:
     """The sums of the parts, wherever it runs; where cuBLASLt is used, its own and the product."""
     tokens, out_features = axes["tokens"], axes["out_features"]
-    if tokens <= MAX_FEW_ROWS:
-        held = _held_shape(axes, dtype)
-        parts = max(few_rows_parts(axes["in_features"]), held.parts if held else 0)
-        return 4 * parts * tokens * out_features
-    product = MatrixProduct.result_bytes(tokens, out_features, dtype)
-    sums = 4 * _wgmma_shape(axes).parts * tokens * out_features
-    return max(sums, product + MatrixProduct.workspace_bytes)
+    held = _held_shape(axes, dtype)
+    parts = max(_wgmma_shape(axes).parts, held.parts if held else 0)
+    if tokens > MAX_FEW_ROWS:
+        product = MatrixProduct.result_bytes(tokens, out_features, dtype)
+        return max(4 * parts * tokens * out_features, product + MatrixProduct.workspace_bytes)
+    return 4 * max(parts, few_rows_parts(axes["in_features"])) * tokens * out_features
 
 
 def _held_shape(axes: Axes, dtype: str) -> HeldShape | None:

@@ -35,13 +35,14 @@ from .held_rows import held_shape
 from .linear import LINEAR
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import (
+    MAX_ROWS,
     STREAM_DTYPES,
     check_streams,
     stream_benchmarks,
     stream_shape,
     streams,
 )
-from .wgmma_linear import MIN_ROWS, check_wgmma, wgmma_launch, wgmma_shape
+from .wgmma_linear import check_wgmma, takes_wgmma, wgmma_launch, wgmma_shape
 
 
 def reference(x: Array, weight: Array) -> tuple[Array]:
@@ -70,42 +71,47 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 def check(axes: Axes) -> None:
     """Refuse sizes that neither form takes."""
-    if axes["tokens"] < MIN_ROWS:
+    if axes["tokens"] <= MAX_ROWS:
         check_streams("linear_swiglu", axes)
     else:
         check_wgmma("linear_swiglu", axes, axes["inter"])
 
 
-def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+def launches(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
     """One launch: of teams of warps that share the weight, or of blocks that do."""
     tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
-    if not streams(tokens, in_features, dtype):
-        (gated,) = silu_and_mul.launches({"tokens": tokens, "inter": inter}, dtype)
-        return (
-            wgmma_launch(
-                "linear_swiglu_wgmma",
-                wgmma_shape(tokens, in_features, 2 * inter, boxes=2),
-                axes,
-                dtype,
-                inter,
-                operands=("out", "x", "weight"),
-                boxes=2,
-                elsewhere=(
-                    MatrixProduct(to_workspace=True),
-                    replace(gated, operands=("out", WORKSPACE)),
-                ),
-            ),
+    elsewhere: tuple[Launch | MatrixProduct, ...]
+    if streams(tokens, in_features, dtype):
+        shape = stream_shape(tokens, in_features, 2 * inter)
+        stream = Launch(
+            function=shape.function("linear_swiglu", dtype),
+            grid=(shape.blocks, 1, 1),
+            block=shape.threads,
+            scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
+            programmatic=True,
         )
-    shape = stream_shape(tokens, in_features, 2 * inter)
-    stream = Launch(
-        function=shape.function("linear_swiglu", dtype),
-        grid=(shape.blocks, 1, 1),
-        block=shape.threads,
-        scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
-        programmatic=True,
+        held = held_shape(tokens, in_features, 2 * inter, dtype)
+        elsewhere = (held.launch("linear_swiglu_held", dtype, stream) if held else stream,)
+        if not takes_wgmma(tokens, in_features, inter, dtype):
+            return elsewhere
+    else:
+        (gated,) = silu_and_mul.launches({"tokens": tokens, "inter": inter}, dtype)
+        elsewhere = (
+            MatrixProduct(to_workspace=True),
+            replace(gated, operands=("out", WORKSPACE)),
+        )
+    return (
+        wgmma_launch(
+            "linear_swiglu_wgmma",
+            wgmma_shape(tokens, in_features, 2 * inter, boxes=2),
+            axes,
+            dtype,
+            inter,
+            operands=("out", "x", "weight"),
+            boxes=2,
+            elsewhere=elsewhere,
+        ),
     )
-    held = held_shape(tokens, in_features, 2 * inter, dtype)
-    return (held.launch("linear_swiglu_held", dtype, stream) if held else stream,)
 
 
 def workspace(axes: Axes, dtype: str) -> int:
@@ -151,6 +157,7 @@ LINEAR_SWIGLU = Kernel(
         Case("held_seven_rows", _inputs(7, 256, 38)),
         Case("held_eight_rows_two_stages", _inputs(8, 2560, 18)),
         # Tiles and a part of one; a stage that is not full; more steps than stages; all rows.
+        Case("wgmma_twelve_rows", _inputs(12, 320, 40)),
         Case("seventeen_rows", _inputs(17, 136, 72)),
         Case("many_steps", _inputs(40, 1352, 24)),
         Case("sixty_four_rows", _inputs(64, 192, 264)),

@@ -1,4 +1,4 @@
-"""How ``wgmma_linear.cuh`` shares a weight among blocks, for 17 to 64 rows of 16-bit types.
+"""How ``wgmma_linear.cuh`` shares a weight among blocks, for 9 to 64 rows of 16-bit types.
 
 Knows sizes and dtypes, not the kernels' text. The choices are the best of those tried on an H200,
 over the shapes of Llama's 1B and 8B.
@@ -15,7 +15,7 @@ from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
 from .stream_linear import STREAM_DTYPES
 
-MIN_ROWS, MAX_ROWS = 17, 64
+MIN_ROWS, MAX_ROWS = 9, 64
 WGMMA_ARCH = "sm_90a"
 
 _ALIGNED = 8  # elements of a row, which begins at a multiple of 16 bytes
