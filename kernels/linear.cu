@@ -1,6 +1,7 @@
 // linear: out[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n] if there is a bias
 //
-// linear_wgmma is for 17 to 64 rows of 16-bit types on sm_90a (wgmma_linear.cuh); linear_stream is for few rows of 16-bit types, on tensor cores (linear_stream.cuh); linear for few rows
+// linear_wgmma is for 9 to 64 rows of 16-bit types on sm_90a (wgmma_linear.cuh); linear_stream is for
+// few rows of 16-bit types, on tensor cores (linear_stream.cuh); linear for few rows
 // of any type and size, all of which a block has; linear_tiles.cuh for any number, where a row must have
 // the same bits whatever is beside it. This is about linear:
 //

@@ -5,7 +5,7 @@ Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum
 So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
 On the GPU kernels of our own compute few rows, and cuBLASLt more of them. In 16-bit dtypes that is
-``stream_linear.cuh``, which reads the weight at the speed of memory, and on sm_90a, from 17 to 64
+``stream_linear.cuh``, which reads the weight at the speed of memory, and on sm_90a, from 9 to 64
 rows, ``wgmma_linear.cuh``. With ``batch_invariant`` it is
 ``linear_tiles.cuh``, whose order of operations is the same in every tile, for any number of rows
 and every dtype. In float32 ``linear.cu`` computes few rows as dot products.

@@ -2,8 +2,8 @@
 
 ``sum = residual + (x @ weight.T + bias)``, ``out = rms_norm(sum, gain)``. The matrix is cut along
 in_features too, so that it keeps every multiprocessor busy, and what adds the parts' sums does the
-rest. Above 16 rows the product's form is one that only sm_90a has; elsewhere it is cuBLASLt's, and
-ADD_RMS_NORM follows.
+rest. From 9 rows on sm_90a has a form of the product for itself; elsewhere 16 rows at most are tiles,
+and for more it is cuBLASLt's, and ADD_RMS_NORM follows.
 
 Rounding: the product is rounded as LINEAR stores it, and ``sum`` at its store, which the norm reads
 rounded; so the results are those of LINEAR, ADD and RMS_NORM, one after the other.
@@ -110,7 +110,10 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
         added = replace(added, operands=("sum", "out", "residual", WORKSPACE, "gain"))
         return _wgmma_launches(axes, dtype, eps, elsewhere=(product, added))
     parts = few_rows_parts(in_features)
-    tiles, add = few_rows_tiles(axes, dtype, parts), _add_launch(axes, dtype, eps, parts)
+    tiles, add = (
+        few_rows_tiles(axes, dtype, parts),
+        _add_launch(axes, dtype, eps, parts, beside=True),
+    )
     if takes_wgmma(tokens, in_features, out_features, dtype):
         return _wgmma_launches(axes, dtype, eps, elsewhere=(tiles, add))
     held = _held_shape(axes, dtype)
@@ -121,7 +124,7 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
         scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
         operands=(WORKSPACE, "x", "weight"),
     )
-    own_add = _add_launch(axes, dtype, eps, held.parts)
+    own_add = _add_launch(axes, dtype, eps, held.parts, beside=True)
     return products, replace(own_add, arch=HELD_ARCH, elsewhere=(add,))
 
 
@@ -138,21 +141,21 @@ def _wgmma_launches(
         operands=(WORKSPACE, "x", "weight"),
         elsewhere=elsewhere,
     )
-    add = _add_launch(axes, dtype, eps, shape.parts)
+    add = _add_launch(axes, dtype, eps, shape.parts, beside=False)
     return products, replace(add, arch=WGMMA_ARCH, elsewhere=())
 
 
-def _add_launch(axes: Axes, dtype: str, eps: float, parts: int) -> Launch:
+def _add_launch(axes: Axes, dtype: str, eps: float, parts: int, *, beside: bool) -> Launch:
+    """A block a row; where products leave shared memory, ``beside`` them through that."""
     tokens, out_features = axes["tokens"], axes["out_features"]
-    few = tokens <= MAX_FEW_ROWS
     width = vector_width(dtype, out_features)
     vectors = out_features // width
     # What several parts leave is a row's loads in flight by itself, where threads are many.
     many = block_threads(vectors, 512)
-    threads, held = row_shape(vectors) if few else (many, -(-vectors // many))
+    threads, held = row_shape(vectors) if beside else (many, -(-vectors // many))
     function = f"linear_add_rms_norm<{CUDA_TYPES[dtype]}, {width}, {threads}, {held}, {parts}>"
     shared_bytes = (4 * parts + 2 * DTYPES[dtype].itemsize) * out_features
-    staged = few and width == _STAGED_WIDTH and shared_bytes <= _STAGED_BYTES
+    staged = beside and width == _STAGED_WIDTH and shared_bytes <= _STAGED_BYTES
     if staged:
         threads = block_threads(-(-vectors // 2))
         function = f"linear_add_rms_norm_staged<{CUDA_TYPES[dtype]}, {threads}, {parts}>"

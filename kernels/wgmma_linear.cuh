@@ -1,4 +1,4 @@
-// 17 to 64 rows of x times a weight on sm_90a, each weight read once by the copy engine: what linear and
+// 9 to 64 rows of x times a weight on sm_90a, each weight read once by the copy engine: what linear and
 // the kernels around it share.
 //
 // A block makes kColumns results of every row at a time, over one part of in_features; an item. In a
