@@ -2,8 +2,8 @@
 
 ``sum = residual + (x @ weight.T + bias)``, ``out = rms_norm(sum, gain)``. The matrix is cut along
 in_features too, so that it keeps every multiprocessor busy, and what adds the parts' sums does the
-rest. From 9 rows on sm_90a has a form of the product for itself; elsewhere 16 rows at most are tiles,
-and for more it is cuBLASLt's, and ADD_RMS_NORM follows.
+rest. From 9 rows on sm_90a has a form of the product for itself; elsewhere up to 16 rows are tiles,
+and more are cuBLASLt's, after which ADD_RMS_NORM follows.
 
 Rounding: the product is rounded as LINEAR stores it, and ``sum`` at its store, which the norm reads
 rounded; so the results are those of LINEAR, ADD and RMS_NORM, one after the other.

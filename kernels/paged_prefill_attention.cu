@@ -9,7 +9,8 @@
 //
 // The grid knows tokens and sequences only, so each block finds its sequence (see find_tile). A chunk of
 // one token (a decode row among prompts) is computed as decode does (but beside wgmma, where it takes a
-// whole tile), by a block for each set of query heads, which takes all its keys; only there are the weights not rounded.
+// whole tile), by a block for each set of query heads, which takes all its keys; only there are the
+// weights not rounded.
 #include "attend_row.cuh"
 #include "chunk_tile.cuh"
 #include "paged_prefill_simple.cuh"
