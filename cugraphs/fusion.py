@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cugraphs.kernel import Axes, Kernel
+from cugraphs.kernel import ArrayType, Axes, Dim, Kernel
 from cugraphs.kernels import (
     ADD,
     ADD_RMS_NORM,
@@ -50,8 +50,8 @@ class Rule:
             always.
 
     A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
-    or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest: a
-    kernel that is for few rows refuses more.
+    or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest
+    and smallest, since a program is bound at any: a kernel that is for few rows refuses more.
     """
 
     run: tuple[Kernel, ...]
@@ -265,9 +265,16 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
             return None
     if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
         return None
+    read = [buffer.type for buffer in operands[produced:]]
     try:
-        types, axes = rule.fused.infer([buffer.type for buffer in operands[produced:]], attrs)
+        types, axes = rule.fused.infer(read, attrs)
+        rule.fused.infer([_smallest(type_) for type_ in read], attrs)
     except ValueError:  # sizes that the fused kernel is not for
         return None
     assert types == [buffer.type for buffer in operands[:produced]], rule
     return Op(rule.fused, operands, attrs, axes)
+
+
+def _smallest(type_: ArrayType) -> ArrayType:
+    """The type of a buffer where each dim is bound to 1."""
+    return type_.bind({axis.name: 1 for axis in type_.shape if isinstance(axis, Dim)})

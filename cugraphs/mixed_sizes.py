@@ -10,6 +10,10 @@ from functools import lru_cache
 
 _FEW_ROWS = 64  # up to here powers of two, from here on multiples
 _TOKEN_STEP = 32  # no GPU is bound by compute at so few tokens that this would cost time
+FEW_TOKENS = (
+    _TOKEN_STEP,
+    2 * _TOKEN_STEP,
+)  # that few tokens become, which have kernels of their own
 _STEPS_PER_DOUBLING = 16  # of larger counts: at most a sixteenth is padding
 
 

@@ -23,7 +23,7 @@ from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
-from cugraphs.mixed_sizes import round_rows, round_tokens
+from cugraphs.mixed_sizes import FEW_TOKENS, round_rows, round_tokens
 from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
@@ -542,7 +542,8 @@ class ModelRunner:
             for rung in plan.ladder.rungs
         ]
         rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
-        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in rungs]
+        few = [tokens for tokens in FEW_TOKENS if tokens <= plan.max_num_batched_tokens]
+        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in (*rungs, *few)]
         for exponent in range(plan.state.num_slots.bit_length()):
             rows, tokens = 1 << exponent, plan.max_num_batched_tokens
             found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))

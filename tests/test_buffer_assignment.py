@@ -28,6 +28,7 @@ from cugraphs.buffer_assignment import (
 )
 from cugraphs.fusion import fuse
 from cugraphs.interpreter import interpret
+from cugraphs.kernels import ATTENTION_PARTS
 from cugraphs.program import Buffer, Kind, Op, Program
 from cugraphs.trace import Tracer
 
@@ -262,9 +263,11 @@ def test_a_buffer_on_top_of_a_live_one_is_refused_and_shows(recipe: Recipe, rows
     program = recipe.trace(MAX_ROWS, 2)
     good = assign_buffers(program)
     ranges = live_ranges(program)
+    # The references cut no rows, so what the parts of rows hold shows on a GPU alone.
+    cut = {b for op in program.ops if op.kernel is ATTENTION_PARTS for b in op.written}
     together = [
         (a, b)
-        for a, b in itertools.permutations(ranges, 2)
+        for a, b in itertools.permutations(ranges.keys() - cut, 2)
         if ranges[a].start <= ranges[b].end and ranges[b].start <= ranges[a].end
     ]
     assume(together)

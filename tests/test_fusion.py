@@ -17,7 +17,7 @@ from random_programs import (
 from tiny_kernels import DOUBLE, free
 
 from cugraphs.fusion import RULES, Rule, fuse
-from cugraphs.kernel import Access, Kernel, Operand
+from cugraphs.kernel import Access, Kernel, Operand, bind_axis
 from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_RESIDUAL, RMS_NORM, SILU_AND_MUL
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
@@ -309,6 +309,35 @@ def test_a_product_adds_the_residual_where_steps_may_have_many_rows():
     assert names(program(2048)) == ["linear_residual", "rms_norm"]
     assert names(program(2047)) == ["linear", "add_rms_norm"]
     assert names(program(4096, batch_invariant=True)) == ["linear", "add_rms_norm"]
+
+
+@given(
+    st.sampled_from([32, 40, 64, 136, 192, 256, 576]),
+    st.sampled_from([8, 24, 45, 64, 172, 256]),
+    st.sampled_from([1, 2, 3, 8, 9, 16, 17, 40, 64, 65]),
+)
+def test_what_is_fused_is_launched_at_all_sizes_that_it_may_be_bound_at(hidden, inter, max_rows):
+    t = Tracer()
+    rows = t.dim("rows", max_rows)
+
+    def linear(x, out_features, in_features):
+        weight = t.weight(f"proj_{len(t.program.ops)}", (out_features, in_features), "bfloat16")
+        return t.call(LINEAR, x, weight, batch_invariant=False)
+
+    def norm(x):
+        return t.call(RMS_NORM, x, t.weight("norm", (hidden,), "bfloat16"), eps=1e-5)
+
+    residual, x = (t.input(name, (rows, hidden), "bfloat16") for name in ("residual", "x"))
+    residual = t.call(ADD, residual, linear(x, hidden, hidden))
+    x = t.call(SILU_AND_MUL, linear(norm(residual), 2 * inter, hidden))
+    residual = t.call(ADD, residual, linear(x, hidden, inter))
+    t.output(linear(norm(residual), inter, hidden), "out")
+    for op in fuse(t.program).ops:
+        for size in range(1, max_rows + 1):
+            axes = {name: bind_axis(axis, {"rows": size}) for name, axis in op.axes.items()}
+            if op.kernel.check is not None:
+                op.kernel.check(axes, **op.attrs)
+            assert op.kernel.launches(axes, "bfloat16", **op.attrs)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -281,7 +281,7 @@ def test_a_capture_that_is_broken_names_the_op_and_leaves_everything_working(
     def mistake(after_ours):
         planted()
 
-    mistake.is_ours = False
+    mistake.is_ours = mistake.settles = False
 
     def prepare_with_a_mistake(kernel, *arguments, **options):
         launches = prepare(kernel, *arguments, **options)
