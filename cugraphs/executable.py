@@ -222,7 +222,7 @@ class Executable:
         return bound.outputs
 
     def _send(self, bound: BoundProgram) -> None:
-        """Send the inputs, unless the arena holds the same; a copy between replays costs 5 us."""
+        """Send the inputs, unless the arena holds the same: the GPU would wait for a copy."""
         sent = self._staging.sent(bound.input_bytes)
         if sent is not None:
             before, now = bound.inputs[sent], bound.inputs[1 - sent]
