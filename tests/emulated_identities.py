@@ -571,6 +571,18 @@ def blocks_share_rows(name: str) -> Identity:
 WGMMA_CASES = ("several_chunks", "many_tokens_128", "peaks_late", "dead_sequences", "key_edges")
 
 
+def _assert_right_on_sm_90(
+    kernel: Kernel, case: Case, arrays: Sequence[Array], **options: Any
+) -> None:
+    """What runs on sm_90 is within the tolerance of the reference, checked and in reverse order."""
+    expected = ExpectedResults(kernel, arrays, case.attrs)
+    for how in ({"checked": True}, {"order": "reverse"}):
+        given = [array.copy() for array in arrays]
+        found = emulate(kernel, given, case.attrs, arch="sm_90", **options, **how)
+        problem = expected.judge(found, given).problem
+        assert not problem, f"{kernel.name} {case.name} {how}: {problem}"
+
+
 def form_for_sm_90a_is_right(kernels: Kernels) -> None:
     """Prefill attention on wgmma, over two blocks, is within the tolerance of the reference."""
     kernel = kernels["paged_prefill_attention"]
@@ -581,12 +593,7 @@ def form_for_sm_90a_is_right(kernels: Kernels) -> None:
     try:
         for case in (_case(kernel, name) for name in WGMMA_CASES):
             arrays = case_arrays(kernel, case, "bfloat16")
-            expected = ExpectedResults(kernel, arrays, case.attrs)
-            for how in ({"checked": True}, {"order": "reverse"}):
-                given = [array.copy() for array in arrays]
-                found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
-                problem = expected.judge(found, given).problem
-                assert not problem, f"{case.name} {how}: {problem}"
+            _assert_right_on_sm_90(kernel, case, arrays)
     finally:
         module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = before
 
@@ -615,12 +622,7 @@ def held_form_is_right(name: str) -> Identity:
                 ):
                     continue
                 seen += 1
-                expected = ExpectedResults(kernel, arrays, case.attrs)
-                for how in ({"checked": True}, {"order": "reverse"}):
-                    given = [array.copy() for array in arrays]
-                    found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
-                    problem = expected.judge(found, given).problem
-                    assert not problem, f"{name} {case.name} {how}: {problem}"
+                _assert_right_on_sm_90(kernel, case, arrays)
             assert seen >= 3, f"{name}: {seen} cases reach its form for sm_90a"
         finally:
             module._MULTIPROCESSORS, module._LARGE = before
@@ -649,14 +651,9 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
             names = ("one_long_row",) if clusters is None else FEW_ROWS_CASES
             for case in (_case(kernel, name) for name in names):
                 arrays = case_arrays(kernel, case, "bfloat16")
-                expected = ExpectedResults(kernel, arrays, case.attrs)
                 newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
                 late = {"k_cache": newest, "v_cache": newest}
-                for how in ({"checked": True}, {"order": "reverse"}):
-                    given = [array.copy() for array in arrays]
-                    found = emulate(kernel, given, case.attrs, arch="sm_90", late=late, **how)
-                    problem = expected.judge(found, given).problem
-                    assert not problem, f"{case.name} clusters={clusters} {how}: {problem}"
+                _assert_right_on_sm_90(kernel, case, arrays, late=late)
     finally:
         for name, value in before.items():
             setattr(module, name, value)
@@ -687,12 +684,7 @@ def products_for_sm_90a_are_right(name: str, *cases: str) -> Identity:
         try:
             for case in (_case(kernel, case_name) for case_name in cases):
                 arrays = case_arrays(kernel, case, "bfloat16")
-                expected = ExpectedResults(kernel, arrays, case.attrs)
-                for how in ({"checked": True}, {"order": "reverse"}):
-                    given = [array.copy() for array in arrays]
-                    found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
-                    problem = expected.judge(found, given).problem
-                    assert not problem, f"{case.name} {how}: {problem}"
+                _assert_right_on_sm_90(kernel, case, arrays)
         finally:
             shapes.MULTIPROCESSORS = before
 
@@ -712,12 +704,7 @@ def pieces_are_right(kernels: Kernels) -> None:
     for case, shares in cases:
         with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
             arrays = case_arrays(kernel, case, "bfloat16")
-        expected = ExpectedResults(kernel, arrays, case.attrs)
-        for how in ({"checked": True}, {"order": "reverse"}):
-            given = [array.copy() for array in arrays]
-            found = emulate(kernel, given, case.attrs, arch="sm_90", **how)
-            problem = expected.judge(found, given).problem
-            assert not problem, f"{case.name} {how}: {problem}"
+        _assert_right_on_sm_90(kernel, case, arrays)
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
