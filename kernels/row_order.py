@@ -11,6 +11,7 @@ THREADS = 512  # of a block
 MAX_VOCAB = 256_000  # beyond it sums of weights could overflow
 MAX_CANDIDATES = 4096  # tokens that a block sorts
 SCRATCH_BYTES = 37 * 1024  # of shared memory: sizeof(RowScratch), rounded up
+RANKS = 8  # blocks of a cluster that has a row
 
 _BLOCKS = 256  # of a launch: two on each multiprocessor of a large GPU
 
@@ -37,3 +38,9 @@ def blocks_per_row(rows: int, vocab: int) -> int:
     It changes no result: sums over chunks are exact, or added in the order of the chunks.
     """
     return max(1, min(-(-vocab // CHUNK), _BLOCKS // max(rows, 1)))
+
+
+def tokens_of_rank(vocab: int) -> int:
+    """Tokens of each of a cluster's blocks: whole chunks."""
+    chunks = -(-vocab // CHUNK)
+    return CHUNK * -(-chunks // RANKS)
