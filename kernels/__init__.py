@@ -8,6 +8,7 @@ from .add_rms_norm import ADD_RMS_NORM
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
 from .attention_parts import ATTENTION_PARTS
+from .begin_rows import BEGIN_ROWS
 from .copy_blocks import COPY_BLOCKS
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
@@ -35,6 +36,7 @@ ALL = (
     COPY_BLOCKS,
     DECODE_ROWS,
     MIXED_ROWS,
+    BEGIN_ROWS,
     EMBEDDING,
     ADD,
     RMS_NORM,
@@ -65,6 +67,7 @@ __all__ = [
     "ADVANCE",
     "ALL",
     "APPLY_CHANGES",
+    "BEGIN_ROWS",
     "ATTENTION_PARTS",
     "COPY_BLOCKS",
     "DECODE_ROWS",
