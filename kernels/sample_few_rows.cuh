@@ -5,20 +5,11 @@
 // a block finds, the others read from its shared memory, and all of them go on with the same numbers: the
 // one that has the token writes it. Candidates are not sorted: bins of a bin tell which of them is the last.
 #pragma once
-#include "ptx_sm90.cuh"
+#include "row_cluster.cuh"
 #include "sample_row.cuh"
 
-constexpr int kRanks = 8;  // blocks of a row: a cluster
-constexpr int kOwnCandidates = 2048;
-constexpr int kCopies = 8;          // of a block's bins: no half of a sum has more than 4,096 terms
-constexpr int kFew = 64;            // candidates that are compared with each other
-constexpr int kMaxOwnChunks = kMaxChunks / kRanks;
-
-// What is known of a block's tokens.
-struct alignas(16) RankExtent {
-  int top_key, top_id, bottom_key;
-  float estimate;  // for filter_floor
-};
+constexpr int kCopies = 8;  // of a block's bins: no half of a sum has more than 4,096 terms
+constexpr int kFew = 64;    // candidates that are compared with each other
 
 struct alignas(16) BinTotal {
   Sum weight, count;
@@ -57,96 +48,6 @@ struct RankWork {
 
 static_assert(sizeof(RankWork) <= 60 * 1024, "what sample.py reserves");
 static_assert(sizeof(RankWork) % 16 == 0, "the row is read in vectors");
-
-struct PlainTile {
-  float* words;
-
-  __device__ __forceinline__ float& operator[](int i) { return words[i]; }
-};
-
-// What the block `rank` has where this one has `own`.
-__device__ __forceinline__ uint4 four_words_of(const void* own, int rank) {
-  float found[4];
-  load_of_cluster(found, cluster_address(shared_address(own), rank));
-  return make_uint4(
-      __float_as_uint(found[0]), __float_as_uint(found[1]), __float_as_uint(found[2]),
-      __float_as_uint(found[3]));
-}
-__device__ __forceinline__ Sum sum_of(unsigned low, unsigned high) {
-  return static_cast<Sum>(high) << 32 | low;
-}
-__device__ __forceinline__ Sum sum_of_rank(const Sum* own, int rank) {
-  float found[2];
-  load_of_cluster(found, cluster_address(shared_address(own), rank));
-  return sum_of(__float_as_uint(found[0]), __float_as_uint(found[1]));
-}
-
-// Calls visit(logit, id) for the thread's tokens of a part of the row that begins with the id `begin`.
-template <typename Visit>
-__device__ __forceinline__ void visit_tile(const float* tile, int begin, int tokens, Visit visit) {
-#pragma unroll 2
-  for (int i = threadIdx.x * 4; i < tokens; i += kThreads * 4) {
-    const float4 logits = *reinterpret_cast<const float4*>(tile + i);
-    visit(logits.x, begin + i);
-    visit(logits.y, begin + i + 1);
-    visit(logits.z, begin + i + 2);
-    visit(logits.w, begin + i + 3);
-  }
-}
-
-// A thread's logits of a part of the row, as the model gives them: so many of one load under way.
-template <typename T, int kWidth>
-struct PartLoads {
-  static constexpr int kLoads = 32 / kWidth, kStride = kThreads * kWidth;
-  static constexpr int kPart = kWidth < 4 ? kWidth : 4;
-  Pack<T, kWidth> packs[kLoads];
-
-  // Those from `first` on of the part, which begins with the id `begin`.
-  __device__ __forceinline__ void load(const T* logits, int vocab, int begin, int tokens, int first) {
-#pragma unroll
-    for (int v = 0; v < kLoads; ++v) {
-      const int i = first + v * kStride;
-      if (i < tokens && begin + i < vocab) {
-        packs[v] = *reinterpret_cast<const Pack<T, kWidth>*>(logits + begin + i);
-      }
-    }
-  }
-  // Stores them in float32; -inf after the row's last token.
-  __device__ __forceinline__ void store(float* tile, int vocab, int begin, int tokens, int first) {
-#pragma unroll
-    for (int v = 0; v < kLoads; ++v) {
-      const int i = first + v * kStride;
-      if (i >= tokens) continue;
-#pragma unroll
-      for (int k = 0; k < kWidth; k += kPart) {
-        Pack<float, kPart> part;
-#pragma unroll
-        for (int j = 0; j < kPart; ++j) {
-          part.v[j] = begin + i < vocab ? to_float(packs[v].v[k + j]) : key_logit(-kInfinityKey);
-        }
-        *reinterpret_cast<Pack<float, kPart>*>(tile + i + k) = part;
-      }
-    }
-  }
-};
-
-// Fills the tile with the adjusted logits of a part of the row, of which `loads` has the first. All threads
-// of the block call it; a barrier stands at its end.
-template <typename T, int kWidth>
-__device__ __forceinline__ void fill_part(
-    const Row<T>& row, PartLoads<T, kWidth>& loads, int begin, int tokens, float* tile) {
-  constexpr int kTurn = PartLoads<T, kWidth>::kLoads * PartLoads<T, kWidth>::kStride;
-  const int own = threadIdx.x * kWidth;
-  loads.store(tile, row.vocab, begin, tokens, own);
-#pragma unroll 1
-  for (int turn = kTurn; turn < tokens; turn += kTurn) {
-    loads.load(row.logits, row.vocab, begin, tokens, turn + own);
-    loads.store(tile, row.vocab, begin, tokens, turn + own);
-  }
-  __syncthreads();
-  PlainTile adjusted = {tile};
-  adjust<kWidth>(row, begin, min(begin + tokens, row.vocab), adjusted);
-}
 
 // Calls visit(candidate) for those from `first` to `last` that `counts` holds for, in one thread each.
 template <typename Counts, typename Visit>
@@ -271,39 +172,24 @@ struct FewRowsSampler {
     visit_tile(tile, begin, tokens, [&](float logit, int id) { own.include(logit, id); });
     const Extent of_block = block_extent(own);
     const float estimate = request.is_drawn ? estimate_of(own, of_block) : 0.0f;
-    if (threadIdx.x == 0) {
-      s.extent = {of_block.top_key, of_block.top_id, of_block.bottom_key, estimate};
-    }
+    tell_extent(s.extent, of_block, estimate);
     meet();
-    const bool reads = lane_index() < kRanks;
-    const uint4 found = four_words_of(&s.extent, reads ? lane_index() : 0);
-    const int top_key = static_cast<int>(found.x);
-    Extent extent;
-    extent.top_key = __reduce_max_sync(kAllLanes, top_key);
-    extent.top_id = __reduce_min_sync(
-        kAllLanes, top_key == extent.top_key ? static_cast<int>(found.y) : kHighestInt);
-    extent.bottom_key = __reduce_min_sync(kAllLanes, static_cast<int>(found.z));
+    int top_key;  // lane r: of block r
+    float their_estimate;
+    const Extent extent = extent_of_ranks(s.extent, top_key, their_estimate);
     if (!request.is_drawn || extent.is_broken()) {
       cluster_arrive();
       if (rank > 0) return kNotHere;
       return extent.is_broken() ? -1 : extent.top_id;
     }
-    return draw(extent, floor_of(extent, top_key, __uint_as_float(found.w)));
-  }
-
-  static __device__ __forceinline__ void meet() {
-    cluster_arrive();
-    cluster_wait();
+    return draw(extent, floor_of(extent, top_key, their_estimate));
   }
 
   // Of a block's tokens: a logit that its share of top_k's tokens is not below; or a part of the sum of
   // weights, relative to the block's likeliest.
   __device__ __forceinline__ float estimate_of(Extent own, Extent of_block) const {
+    if (request.top_k > 0) return floor_of_share(request.top_k, own, of_block);
     const bool has_any = of_block.top_key > -kInfinityKey;
-    if (request.top_k > 0) {
-      const int share = (request.top_k - 1) / kRanks + 1;
-      return has_any ? floor_of_first(share, own.top_key, of_block) : -3e38f;
-    }
     if (request.top_p >= 1.0f || !has_any) return 0.0f;
     const float below = key_logit(own.top_key) - key_logit(of_block.top_key);
     const bool counts = own.top_key > -kInfinityKey;
@@ -313,10 +199,7 @@ struct FewRowsSampler {
   // As filter_floor, from what lane r knows of block r.
   __device__ __forceinline__ float floor_of(Extent extent, int top_key, float estimate) const {
     const bool knows = lane_index() < kRanks;
-    if (request.top_k > 0) {
-      const int key = __reduce_min_sync(kAllLanes, knows ? order_key(estimate) : kHighestInt);
-      return key_logit(key);
-    }
+    if (request.top_k > 0) return lowest_of_ranks(estimate);
     const float peak = key_logit(extent.top_key), t = request.temperature;
     float weight = 0.0f;
     if (knows && estimate > 0.0f) {
@@ -360,18 +243,9 @@ struct FewRowsSampler {
     classify(draw, ends);
     meet();
 
-    // Lane r knows how many candidates block r has; two warps fetch them.
-    const int theirs =
-        lane_index() < kRanks
-            ? static_cast<int>(four_words_of(s.num_candidates, lane_index()).x)
-            : 0;
-    int up_to = theirs;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-      const int left = __shfl_up_sync(kAllLanes, up_to, offset);
-      if (lane_index() >= offset) up_to += left;
-    }
-    const int count = __shfl_sync(kAllLanes, up_to, 31);
+    // Two warps fetch the candidates of a block.
+    int theirs, up_to;
+    const int count = candidates_of_ranks(s.num_candidates, theirs, up_to);
     if (__any_sync(kAllLanes, theirs > kOwnCandidates) || count > kMaxCandidates) {
       cluster_arrive();
       return rank == 0 ? draw_alone(draw, extent) : kNotHere;

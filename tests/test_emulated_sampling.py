@@ -1,18 +1,22 @@
-"""Sampling of few rows on the CPU: every case in the form of sm_90a, of any number of rows."""
+"""Sampling and log-probabilities of few rows on the CPU: every case in the form of sm_90a.
+
+It takes any number of rows here; a row must have the bits that it has among many.
+"""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import needs_compiler
 
 from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.expected_results import ExpectedResults
-from cugraphs.kernels import sample
+from cugraphs.kernels import logprobs, sample
 from cugraphs.testing import case_arrays
 
 pytestmark = needs_compiler
-KERNEL = replace(sample.SAMPLE, benchmarks=())
+KERNELS = [replace(kernel, benchmarks=()) for kernel in (sample.SAMPLE, logprobs.LOGPROBS)]
 HOW = {
     "bfloat16": {"checked": True},
     "float16": {"order": "random", "seed": 1},
@@ -23,26 +27,30 @@ LARGE = ("large_vocab", "far_tail", "one_row", "few_rows_nearly_flat")  # too sl
 
 @pytest.fixture(autouse=True)
 def any_rows(monkeypatch):
-    monkeypatch.setattr(sample, "MAX_FEW_ROWS", 1 << 20)
+    for module in (sample, logprobs):
+        monkeypatch.setattr(module, "MAX_FEW_ROWS", 1 << 20)
+
+
+def few_and_many(kernel, case, dtype, **how):
+    """What the form for few rows returns and leaves, and what the one for many does."""
+    arrays = case_arrays(kernel, case, dtype)
+    _, (launch,) = bind_launches(kernel, arrays, case.attrs)
+    assert launch.arch == "sm_90a" and launch.cluster > 1
+    few, many = ([array.copy() for array in arrays] for _ in range(2))
+    found = emulate(kernel, few, case.attrs, arch="sm_90", **how)
+    return arrays, (found, few), (emulate(kernel, many, case.attrs), many)
 
 
 @pytest.mark.parametrize("dtype", HOW)
-@pytest.mark.parametrize("case", KERNEL.cases, ids=lambda case: case.name)
-def test_every_case_has_the_tokens_of_the_reference(case, dtype):
-    arrays = case_arrays(KERNEL, case, dtype)
-    _, (launch,) = bind_launches(KERNEL, arrays, case.attrs)
-    assert launch.arch == "sm_90a"
-    given = [array.copy() for array in arrays]
+@pytest.mark.parametrize(
+    ("kernel", "case"),
+    [(kernel, case) for kernel in KERNELS for case in kernel.cases],
+    ids=lambda value: value.name,
+)
+def test_every_case_is_right_and_has_the_bits_of_many_rows(kernel, case, dtype):
     how = {} if case.name in LARGE else HOW[dtype]
-    found = emulate(KERNEL, given, case.attrs, arch="sm_90", **how)
-    verdict = ExpectedResults(KERNEL, arrays, case.attrs).judge(found, given)
+    arrays, (found, left), (of_many, left_of_many) = few_and_many(kernel, case, dtype, **how)
+    verdict = ExpectedResults(kernel, arrays, case.attrs).judge(found, left)
     assert not verdict.problem, verdict.problem
-
-
-@pytest.mark.parametrize("name", ["all_filters", "several_chunks", "top_k_of_many", "far_peak"])
-def test_a_row_has_the_same_token_among_few_as_among_many(name):
-    (case,) = (case for case in KERNEL.cases if case.name == name)
-    arrays = case_arrays(KERNEL, case, "bfloat16")
-    (few,) = emulate(KERNEL, [a.copy() for a in arrays], case.attrs, arch="sm_90")
-    (many,) = emulate(KERNEL, [a.copy() for a in arrays], case.attrs)
-    assert few.tolist() == many.tolist()
+    for one, other in zip((*found, *left), (*of_many, *left_of_many), strict=True):
+        np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
