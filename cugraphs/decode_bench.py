@@ -1,7 +1,7 @@
 """Decode steps of one batch, timed as the engine runs them and as the GPU replays them.
 
 No prompt is computed: the KV cache is filled with random numbers, and the step after the prompts is
-left out. Everything else is what a request meets: scheduling, the step with greedy sampling, and
+left out. Everything else is what a request meets: scheduling, the step with its sampling, and
 text, of a stand-in vocabulary. The model arrives as an argument.
 """
 
