@@ -37,6 +37,7 @@ from cugraphs.kernel import (
     Kernel,
     Launch,
     Operand,
+    running_on,
 )
 from cugraphs.kernels import attention_parts
 from cugraphs.kernels.adjust_logits import adjust_logits
@@ -547,7 +548,7 @@ def blocks_share_rows(name: str) -> Identity:
             found = kernel.launches(axes, dtype, **scalars)
             return tuple(
                 replace(launch, grid=(1, *launch.grid[1:])) if launch.grid[1] > 1 else launch
-                for launch in found
+                for launch in running_on("", found)
                 if isinstance(launch, Launch)
             )
 
@@ -556,7 +557,7 @@ def blocks_share_rows(name: str) -> Identity:
         for case in kernel.cases:
             arrays = case_arrays(kernel, case, "bfloat16")
             _, bound = bind_launches(kernel, arrays, case.attrs)
-            first = bound[0]
+            first = running_on("", bound)[0]
             assert isinstance(first, Launch)
             shared += first.grid[0] > 1
             if 1 < first.grid[0] < 4:
@@ -567,6 +568,33 @@ def blocks_share_rows(name: str) -> Identity:
     check.__name__ = "blocks_share_rows"
     return check
 
+
+def few_rows_are_right(name: str, *cases: str) -> Identity:
+    """Few rows that have a cluster each are within the tolerance of the reference."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        assert kernel.launches is not None
+        module: Any = sys.modules[kernel.launches.__module__]
+        with mock.patch.object(module, "MAX_FEW_ROWS", 1 << 20):
+            for case in (_case(kernel, case) for case in cases):
+                for dtype in ("float32", "bfloat16"):
+                    arrays = case_arrays(kernel, case, dtype)
+                    _assert_right_on_sm_90(kernel, case, arrays)
+
+    check.__name__ = "few_rows_are_right"
+    return check
+
+
+SAMPLE_CASES_OF_RANKS = (
+    *("greedy_ties", "no_filter", "top_k_ties", "top_p", "all_filters", "odd_vocab_penalised"),
+    *("several_chunks", "top_k_of_many", "few_rows_everything", "few_rows_ties", "broken_rows"),
+    *("far_peak", "min_p", "top_p_ties", "block_edge"),
+)
+LOGPROBS_CASES_OF_RANKS = (
+    *("random", "ties", "banned", "broken_rows", "two_tokens", "few_rows", "few_rows_ties"),
+    *("many_ties", "odd_vocab"),
+)
 
 WGMMA_CASES = ("several_chunks", "many_tokens_128", "peaks_late", "dead_sequences", "key_edges")
 
@@ -712,7 +740,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         name: (orders_agree(name), reference_bits(name))
         for name in (
             *("apply_changes", "attention_parts", "copy_blocks", "decode_rows", "mixed_rows"),
-            *("advance", "loop_control"),
+            *("advance", "begin_rows", "loop_control"),
         )
     },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
@@ -801,7 +829,17 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("silu_and_mul"),
         rounded_once("silu_and_mul"),
     ),
-    "sample": (orders_agree("sample"), adjusted_bits, blocks_share_rows("sample")),
-    "logprobs": (orders_agree("logprobs"), listed_target_agrees, blocks_share_rows("logprobs")),
+    "sample": (
+        orders_agree("sample"),
+        adjusted_bits,
+        blocks_share_rows("sample"),
+        few_rows_are_right("sample", *SAMPLE_CASES_OF_RANKS),
+    ),
+    "logprobs": (
+        orders_agree("logprobs"),
+        listed_target_agrees,
+        blocks_share_rows("logprobs"),
+        few_rows_are_right("logprobs", *LOGPROBS_CASES_OF_RANKS),
+    ),
 }
 """What is asked of each kernel, by its name."""
