@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_list(
 struct ListRank {
   // What the other blocks read.
   RankExtent extent;
-  alignas(16) int num_candidates[4];
+  RankSum sum;                             // of its candidates only their number
   float2 groups[kMaxOwnChunks * kGroups];  // the sum, and the number of tokens up to the target, as bits
   Sum candidates[kOwnCandidates];
   // The first block's own.
@@ -295,12 +295,12 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
   const Row<T> row = plain_row(logits, row_index, vocab);
   PartLoads<T, kWidth> loads;
   loads.load(row.logits, vocab, begin, block_tokens, threadIdx.x * kWidth);
-  fill_part(row, loads, begin, block_tokens, tile);
+  fill_part(row.logits, vocab, loads, begin, block_tokens, tile);
   Extent own = Extent::nothing();
-  visit_tile(tile, begin, block_tokens, [&](float logit, int id) { own.include(logit, id); });
+  visit_tile(tile, block_tokens, [&](float logit, int i) { own.include(logit, begin + i); });
   const Extent of_block = block_extent(own);
   const float share = wanted.count > 0 ? floor_of_share(wanted.count, own, of_block) : 0.0f;
-  if (threadIdx.x < 4) s.num_candidates[threadIdx.x] = 0;
+  if (threadIdx.x == 0) s.sum = {0, 0, 0};
   tell_extent(s.extent, of_block, share);
   meet();
   int top_key;  // lane r: of block r
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
         sum += expf(logit - peak);
         before += up_to_target.holds(order_key(logit), id) && id < vocab ? 1 : 0;
         if (wanted.count > 0 && logit >= floor && id < vocab) {
-          const int at = atomicAdd(&s.num_candidates[0], 1);
+          const int at = atomicAdd(&s.sum.num_candidates, 1);
           if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(logit), id);
         }
       }
@@ -340,20 +340,10 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
   }
   meet();
   if (block == 0) {
-    int theirs, up_to;
-    int count = candidates_of_ranks(s.num_candidates, theirs, up_to);
-    if (__any_sync(kAllLanes, theirs > kOwnCandidates)) count = kMaxCandidates + 1;
-    if (count <= kMaxCandidates) {
-#pragma unroll 1
-      for (int from = 0; from < kRanks; ++from) {
-        const int num_from = __shfl_sync(kAllLanes, theirs, from);
-        Sum* gathered = s.gathered + __shfl_sync(kAllLanes, up_to - theirs, from);
-#pragma unroll 1
-        for (int i = threadIdx.x; i < num_from; i += kThreads) {
-          gathered[i] = sum_of_rank(&s.candidates[i], from);
-        }
-      }
-    }
+    const RanksSums known(s.sum);
+    const bool overflows = __any_sync(kAllLanes, known.theirs > kOwnCandidates);
+    const int count = overflows ? kMaxCandidates + 1 : known.all;
+    if (count <= kMaxCandidates) gather_candidates(s.candidates, known, s.gathered);
     const int groups = block_tokens / kChunk * kGroups, group = threadIdx.x;  // of a block
     float sum = 0.0f;
     int before = 0;

@@ -264,6 +264,7 @@ __device__ __forceinline__ float floor_of_first(int k, int own_top_key, Extent e
   float floor = key_logit(extent.bottom_key), ceiling = key_logit(extent.top_key);
   const float own = own_top_key > -kInfinityKey ? key_logit(own_top_key) : -3e38f;
   if (__syncthreads_count(own >= floor) < k) return floor;
+#pragma unroll 1
   for (int i = 0; i < kSteps; ++i) {
     const float middle = 0.5f * floor + 0.5f * ceiling;
     if (__syncthreads_count(own >= middle) >= k) {

@@ -43,16 +43,15 @@ __device__ __forceinline__ Sum sum_of_rank(const Sum* own, int rank) {
   return sum_of(__float_as_uint(found[0]), __float_as_uint(found[1]));
 }
 
-// Calls visit(logit, id) for the thread's tokens of a part of the row that begins with the id `begin`.
+// Calls visit(logit, i) for the thread's tokens of a part of the row, two at a time: with more there would
+// be more code to fetch, which a block runs but once.
 template <typename Visit>
-__device__ __forceinline__ void visit_tile(const float* tile, int begin, int tokens, Visit visit) {
-#pragma unroll 2
-  for (int i = threadIdx.x * 4; i < tokens; i += kThreads * 4) {
-    const float4 logits = *reinterpret_cast<const float4*>(tile + i);
-    visit(logits.x, begin + i);
-    visit(logits.y, begin + i + 1);
-    visit(logits.z, begin + i + 2);
-    visit(logits.w, begin + i + 3);
+__device__ __forceinline__ void visit_tile(const float* tile, int tokens, Visit visit) {
+#pragma unroll 1
+  for (int i = threadIdx.x * 2; i < tokens; i += kThreads * 2) {
+    const float2 logits = *reinterpret_cast<const float2*>(tile + i);
+    visit(logits.x, i);
+    visit(logits.y, i + 1);
   }
 }
 
@@ -92,23 +91,31 @@ struct PartLoads {
   }
 };
 
-// Fills the tile with the adjusted logits of a part of the row, of which `loads` has the first. All threads
-// of the block call it; a barrier stands at its end.
+// Fills the tile with a part of the row, of which `loads` has the first. All threads of the block call it; a
+// barrier stands at its end.
 template <typename T, int kWidth>
 __device__ __forceinline__ void fill_part(
-    const Row<T>& row, PartLoads<T, kWidth>& loads, int begin, int tokens, float* tile) {
+    const T* logits, int vocab, PartLoads<T, kWidth>& loads, int begin, int tokens, float* tile) {
   constexpr int kTurn = PartLoads<T, kWidth>::kLoads * PartLoads<T, kWidth>::kStride;
   const int own = threadIdx.x * kWidth;
-  loads.store(tile, row.vocab, begin, tokens, own);
+  loads.store(tile, vocab, begin, tokens, own);
 #pragma unroll 1
   for (int turn = kTurn; turn < tokens; turn += kTurn) {
-    loads.load(row.logits, row.vocab, begin, tokens, turn + own);
-    loads.store(tile, row.vocab, begin, tokens, turn + own);
+    loads.load(logits, vocab, begin, tokens, turn + own);
+    loads.store(tile, vocab, begin, tokens, turn + own);
   }
   __syncthreads();
-  PlainTile adjusted = {tile};
-  adjust<kWidth>(row, begin, min(begin + tokens, row.vocab), adjusted);
 }
+
+// The same that `adjust` does, apart from the code that most rows need.
+template <typename T, int kWidth>
+__device__ __noinline__ void adjust_part(const Row<T>& row, int begin, int end, float* tile) {
+  PlainTile adjusted = {tile};
+  adjust<kWidth>(row, begin, end, adjusted);
+}
+
+// block_scan as a function of its own: it is called in many places.
+__device__ __noinline__ Scan scan_of_block(Sum own) { return block_scan<kThreads>(own); }
 
 // Leaves the extent of the block's tokens for the others.
 __device__ __forceinline__ void tell_extent(RankExtent& to, Extent extent, float estimate) {
@@ -142,19 +149,43 @@ __device__ __forceinline__ float lowest_of_ranks(float estimate) {
   return key_logit(__reduce_min_sync(kAllLanes, knows ? order_key(estimate) : kHighestInt));
 }
 
-// How many candidates block r has, in lane r of `theirs`; and in `up_to` of it and of those before. The sum
-// of all. All lanes of the warp call it.
-__device__ __forceinline__ int candidates_of_ranks(
-    const int* num_candidates, int& theirs, int& up_to) {
-  theirs = 0;
-  if (lane_index() < kRanks) {
-    theirs = static_cast<int>(four_words_of(num_candidates, lane_index()).x);
-  }
-  up_to = theirs;
+// What a block has found, beside its candidates.
+struct alignas(16) RankSum {
+  int num_candidates, unused;
+  Sum sum;
+};
+
+// What lane r knows of block r.
+struct RanksSums {
+  int theirs, up_to, all;  // candidates of block r, of it and those before, of all
+  Sum sum;                 // of block r; 0 in other lanes
+
+  // All lanes of the warp call it.
+  __device__ __forceinline__ explicit RanksSums(const RankSum& own) {
+    const bool knows = lane_index() < kRanks;
+    const uint4 found = four_words_of(&own, knows ? lane_index() : 0);
+    theirs = knows ? static_cast<int>(found.x) : 0;
+    sum = knows ? sum_of(found.z, found.w) : Sum(0);
+    up_to = theirs;
 #pragma unroll
-  for (int offset = 1; offset < 32; offset <<= 1) {
-    const int left = __shfl_up_sync(kAllLanes, up_to, offset);
-    if (lane_index() >= offset) up_to += left;
+    for (int offset = 1; offset < 32; offset <<= 1) {
+      const int left = __shfl_up_sync(kAllLanes, up_to, offset);
+      if (lane_index() >= offset) up_to += left;
+    }
+    all = __shfl_sync(kAllLanes, up_to, 31);
   }
-  return __shfl_sync(kAllLanes, up_to, 31);
+};
+
+// Copies the blocks' candidates one after the other, two warps those of a block. All threads of the block
+// call it.
+__device__ __forceinline__ void
+gather_candidates(const Sum* candidates, const RanksSums& known, Sum* gathered) {
+  static_assert(kGroups == 2 * kRanks, "two warps for each block");
+  const int rank = warp_index() / 2;
+  const int count = __shfl_sync(kAllLanes, known.theirs, rank);
+  Sum* to = gathered + __shfl_sync(kAllLanes, known.up_to - known.theirs, rank);
+#pragma unroll 1
+  for (int i = warp_index() % 2 * 32 + lane_index(); i < count; i += 64) {
+    to[i] = sum_of_rank(&candidates[i], rank);
+  }
 }

@@ -195,12 +195,13 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
   const Draw draw = work.draw;
   const Row<T>& row = work.row;
   const int vocab = row.vocab;
-  Ends ends = {kBins, kBins, kBins, 0, 0, 0};
+  Ends ends = {kBins, kBins, kBins, 0, 0, 0, 0};
   if (draw.is_filtered) {
     const int bin = min(static_cast<int>(threadIdx.x), kBins - 1);
     const bool has_bin = threadIdx.x < kBins;
     ends = find_ends(
-        work.request, has_bin ? work.bin_weights[bin] : Sum(0), has_bin ? work.bin_counts[bin] : 0u);
+        work.request, has_bin ? work.bin_weights[bin] : Sum(0), has_bin ? work.bin_counts[bin] : 0u,
+        [](Sum own) { return block_scan<kThreads>(own); });
     if (blockIdx.x == 0 && threadIdx.x == 0) work.ends = ends;
   }
   // Kept before `kept_end`; candidates from there up to `top_p_end`, and in top_k's last bin.
@@ -365,22 +366,25 @@ __global__ void __launch_bounds__(kThreads, 1) sample_few_rows(
     if (rank == 0 && threadIdx.x == 0) token_ids[blockIdx.y] = 0;
     return;
   }
-  const Asked asked = {token_counts, repetition_penalty, presence_penalty, frequency_penalty,
-                       bias_ids,     bias_values,        stop_ids,         min_position,
-                       temperature,  top_k,              top_p,            min_p,
-                       seeds,        sample_index,       count_tokens,     vocab,
-                       max_bias,     max_stop_ids};
-  const int position = sample_positions[blockIdx.y];
-  const Row<T> row = asked.row(row_logits, slot, position);
-  const Request request = asked.request(slot, position);
-  RankWork& work = *reinterpret_cast<RankWork*>(smem);
-  float* tile = reinterpret_cast<float*>(smem + sizeof(RankWork));
   using Sampler = FewRowsSampler<T, kWidth>;
-  Sampler sampler = {row, request, rank, begin, block_tokens, tile, work};
-  const int token = sampler.sample(loads);
+  typename Sampler::Work& work = *reinterpret_cast<typename Sampler::Work*>(smem);
+  if (threadIdx.x == 0) {
+    const Asked asked = {token_counts, repetition_penalty, presence_penalty, frequency_penalty,
+                         bias_ids,     bias_values,        stop_ids,         min_position,
+                         temperature,  top_k,              top_p,            min_p,
+                         seeds,        sample_index,       count_tokens,     vocab,
+                         max_bias,     max_stop_ids};
+    const int position = sample_positions[blockIdx.y];
+    work.row = asked.row(row_logits, slot, position);
+    work.request = asked.request(slot, position);
+  }
+  float* tile = reinterpret_cast<float*>(smem + sizeof(work));
+  Sampler sampler = {work, tile, rank, begin, block_tokens};
+  const int token = sampler.sample(row_logits, vocab, loads);
   if (token != Sampler::kNotHere && threadIdx.x == 0) {
     token_ids[blockIdx.y] = token;
-    if (token >= 0 && request.counted != nullptr) atomicAdd(&request.counted[token], 1);
+    int* counted = work.request.counted;
+    if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);
   }
   cluster_wait();  // nobody leaves while others read its shared memory
 }

@@ -10,6 +10,7 @@
 
 constexpr int kCopies = 8;  // of a block's bins: no half of a sum has more than 4,096 terms
 constexpr int kFew = 64;    // candidates that are compared with each other
+constexpr int kGroupTokens = 64;  // that a warp visits at a time
 
 struct alignas(16) BinTotal {
   Sum weight, count;
@@ -26,12 +27,12 @@ struct Selection {
 };
 
 // The beginning of a block's dynamic shared memory. Behind it lies its part of the row, in float32.
+template <typename T>
 struct RankWork {
   // What the other blocks read.
   RankExtent extent;
-  alignas(16) int num_candidates[4];
+  RankSum sum;
   BinTotal bins[kBins];
-  Sum kept[kGroups];  // by warp
   Sum candidates[kOwnCandidates];
   // The block's own.
   union {
@@ -41,13 +42,17 @@ struct RankWork {
       unsigned counts[kBins];
     };
     Sum gathered[kMaxCandidates];
+    Sum group_sums[kMaxOwnChunks * kChunk / kGroupTokens];
   };
   Selection selection;
-  Sum group_sums[kMaxOwnChunks * kChunk / 128];
+  Row<T> row;
+  Request request;
+  Draw draw;
+  Sum before;  // of the tokens before the group that has the token
+  int group;
 };
 
-static_assert(sizeof(RankWork) <= 60 * 1024, "what sample.py reserves");
-static_assert(sizeof(RankWork) % 16 == 0, "the row is read in vectors");
+static_assert(sizeof(RankWork<float>) <= 60 * 1024, "what sample.py reserves");
 
 // Calls visit(candidate) for those from `first` to `last` that `counts` holds for, in one thread each.
 template <typename Counts, typename Visit>
@@ -119,7 +124,7 @@ __device__ __forceinline__ Sum first_to_reach(
     __syncthreads();
     const int bin = threadIdx.x;
     const Sum own = bin < kBins ? Fixed{s.high[bin], s.low[bin]}.joined() : Sum(0);
-    const Sum reached = before + block_scan<kThreads>(own).reached;
+    const Sum reached = before + scan_of_block(own).reached;
     if (reached >= wanted && reached - own < wanted) {
       s.bin = bin;
       s.before = reached - own;
@@ -147,7 +152,7 @@ __device__ __forceinline__ Sum first_to_reach(
   if (threadIdx.x < few) {
     const Sum own = s.few[threadIdx.x];
     Sum reached = before;
-#pragma unroll 4
+#pragma unroll 1
     for (int i = 0; i < few; ++i) reached += s.few[i] <= own ? s.few_terms[i] : Sum(0);
     if (reached >= wanted && reached - s.few_terms[threadIdx.x] < wanted) s.found = own;
   }
@@ -155,157 +160,153 @@ __device__ __forceinline__ Sum first_to_reach(
   return s.found;
 }
 
+// Looks through a row alone, in the memory of the tile: for odd rows. All threads of the block call it.
+template <typename T, int kWidth>
+__device__ __noinline__ int draw_alone(
+    const Row<T>& row, const Request& request, const Draw& draw, int top_key, RowScratch& scratch) {
+  const Extent extent = {top_key, 0, 0};
+  const Prefix kept = end_of_filters_in_row<T, kWidth>(row, request, draw, extent, scratch);
+  return lowest_id_above<T, kWidth>(
+      row,
+      [&](float logit, int id) {
+        return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
+      },
+      [&](Sum total) { return share_of_draw(total, request.draw); }, scratch);
+}
+
 // Samples a row. The cluster's blocks call it; the one that has the token gets it, the others get -2.
 template <typename T, int kWidth>
 struct FewRowsSampler {
+  using Work = RankWork<T>;
   static constexpr int kNotHere = -2;
 
-  const Row<T>& row;
-  const Request& request;
-  int rank, begin, tokens;  // the block's part of the row
+  Work& s;  // of which thread 0 knows the row, and what it asks for
   float* tile;
-  RankWork& s;
+  int rank, begin, tokens;  // the block's part of the row
 
-  __device__ __forceinline__ int sample(PartLoads<T, kWidth>& loads) {
-    fill_part(row, loads, begin, tokens, tile);
+  __device__ __forceinline__ int sample(
+      const T* logits, int vocab, PartLoads<T, kWidth>& loads) const {
+    fill_part(logits, vocab, loads, begin, tokens, tile);
+    if (s.row.is_adjusted()) {
+      adjust_part<T, kWidth>(s.row, begin, min(begin + tokens, vocab), tile);
+    }
     Extent own = Extent::nothing();
-    visit_tile(tile, begin, tokens, [&](float logit, int id) { own.include(logit, id); });
+    visit_tile(tile, tokens, [&](float logit, int i) { own.include(logit, begin + i); });
     const Extent of_block = block_extent(own);
-    const float estimate = request.is_drawn ? estimate_of(own, of_block) : 0.0f;
-    tell_extent(s.extent, of_block, estimate);
+    const bool is_drawn = s.request.is_drawn;
+    tell_extent(s.extent, of_block, is_drawn ? estimate_of(own, of_block) : 0.0f);
     meet();
     int top_key;  // lane r: of block r
-    float their_estimate;
-    const Extent extent = extent_of_ranks(s.extent, top_key, their_estimate);
-    if (!request.is_drawn || extent.is_broken()) {
+    float estimate;
+    const Extent extent = extent_of_ranks(s.extent, top_key, estimate);
+    if (!is_drawn || extent.is_broken()) {
       cluster_arrive();
       if (rank > 0) return kNotHere;
       return extent.is_broken() ? -1 : extent.top_id;
     }
-    return draw(extent, floor_of(extent, top_key, their_estimate));
+    return draw(extent, floor_of(extent, top_key, estimate, vocab));
   }
 
   // Of a block's tokens: a logit that its share of top_k's tokens is not below; or a part of the sum of
   // weights, relative to the block's likeliest.
   __device__ __forceinline__ float estimate_of(Extent own, Extent of_block) const {
-    if (request.top_k > 0) return floor_of_share(request.top_k, own, of_block);
-    const bool has_any = of_block.top_key > -kInfinityKey;
-    if (request.top_p >= 1.0f || !has_any) return 0.0f;
+    if (s.request.top_k > 0) return floor_of_share(s.request.top_k, own, of_block);
+    if (s.request.top_p >= 1.0f || of_block.top_key <= -kInfinityKey) return 0.0f;
     const float below = key_logit(own.top_key) - key_logit(of_block.top_key);
     const bool counts = own.top_key > -kInfinityKey;
-    return block_sum<kThreads>(counts ? expf(__fdividef(below, request.temperature)) : 0.0f);
+    return block_sum<kThreads>(counts ? expf(__fdividef(below, s.request.temperature)) : 0.0f);
   }
 
   // As filter_floor, from what lane r knows of block r.
-  __device__ __forceinline__ float floor_of(Extent extent, int top_key, float estimate) const {
-    const bool knows = lane_index() < kRanks;
-    if (request.top_k > 0) return lowest_of_ranks(estimate);
-    const float peak = key_logit(extent.top_key), t = request.temperature;
+  __device__ __forceinline__ float floor_of(
+      Extent extent, int top_key, float estimate, int vocab) const {
+    if (s.request.top_k > 0) return lowest_of_ranks(estimate);
+    const float peak = key_logit(extent.top_key), t = s.request.temperature;
     float weight = 0.0f;
-    if (knows && estimate > 0.0f) {
+    if (lane_index() < kRanks && estimate > 0.0f) {
       weight = estimate * expf(__fdividef(key_logit(top_key) - peak, t));
     }
     const float total = fmaxf(lanes_sum<32>(weight), 1.0f);
-    return peak + t * logf((1.0f - request.top_p) * total / static_cast<float>(row.vocab));
+    return peak + t * logf((1.0f - s.request.top_p) * total / static_cast<float>(vocab));
   }
 
-  __device__ __forceinline__ int draw(Extent extent, float floor) {
-    __shared__ Draw shared_draw;
-    if (threadIdx.x == 0) shared_draw = drawing(request, extent, floor);
-    if (threadIdx.x < 4) s.num_candidates[threadIdx.x] = 0;
-    const bool is_filtered = request.top_k > 0 || request.top_p < 1.0f;
-    if (is_filtered) {
-      for (int i = threadIdx.x; i < kCopies * kBins; i += kThreads) {
-        s.high[i] = s.low[i] = 0;
-      }
-      if (threadIdx.x < kBins) s.counts[threadIdx.x] = 0;
+  __device__ __forceinline__ int draw(Extent extent, float floor) const {
+    if (threadIdx.x == 0) {
+      s.draw = drawing(s.request, extent, floor);
+      s.sum.num_candidates = s.sum.unused = 0;
     }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kCopies * kBins; i += kThreads) s.high[i] = s.low[i] = 0;
+    if (threadIdx.x < kBins) s.counts[threadIdx.x] = 0;
     __syncthreads();
-    const Draw draw = shared_draw;
-    Ends ends = {kBins, kBins, kBins, 0, 0, 0};
-    Sum all_weights = 0;
-    unsigned k_count = 0;
-    if (is_filtered) {
-      fill_bins(draw);
+    const bool is_filtered = s.draw.is_filtered;
+    Ends ends = {kBins, kBins, kBins, 0, 0, 0, 0};
+    if (is_filtered) ends = fill_bins();
+
+    // Once with all that min_p keeps; or, in the block that has the token, with what the filters keep.
+    Prefix kept = {order_key(s.draw.min_logit), kHighestInt};
+    Sum goal = 0, before = 0;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; ++turn) {
+      if (is_filtered == (turn == 1)) weigh_groups(kept);
+      if (turn == 1) break;
+      if (is_filtered) {
+        list_candidates(ends);
+      } else {
+        const int group = threadIdx.x;
+        const Sum own = group < tokens / kGroupTokens ? s.group_sums[group] : Sum(0);
+        const Sum all = scan_of_block(own).total;
+        if (threadIdx.x == 0) s.sum.sum = all;
+      }
       meet();
-      BinTotal total = {0, 0};
-      if (threadIdx.x < kBins) {
+      const RanksSums known(s.sum);
+      if (__any_sync(kAllLanes, known.theirs > kOwnCandidates) || known.all > kMaxCandidates) {
+        cluster_arrive();
+        RowScratch& scratch = *reinterpret_cast<RowScratch*>(tile);
+        if (rank > 0) return kNotHere;
+        return draw_alone<T, kWidth>(s.row, s.request, s.draw, extent.top_key, scratch);
+      }
+      Sum of_rank = known.sum;  // in lane r: of what is kept in block r
+      if (is_filtered) {
+        gather_candidates(s.candidates, known, s.gathered);
+        cluster_arrive();  // what others have has been read
+        kept = last_of_filters(ends, known.all, kept);
+        of_rank += kept_candidates(kept, known);
+      } else {
+        cluster_arrive();
+      }
+      Sum up_to = of_rank;
 #pragma unroll
-        for (int r = 0; r < kRanks; ++r) {
-          const uint4 found = four_words_of(&s.bins[threadIdx.x], r);
-          total.weight += sum_of(found.x, found.y);
-          total.count += sum_of(found.z, found.w);
-        }
+      for (int offset = 1; offset < kRanks; offset <<= 1) {
+        const Sum left = __shfl_up_sync(kAllLanes, up_to, offset);
+        if (lane_index() >= offset) up_to += left;
       }
-      ends = find_ends(request, total.weight, total.count);
-      all_weights = block_scan<kThreads>(total.weight).total;
+      goal = share_of_draw(__shfl_sync(kAllLanes, up_to, kRanks - 1), s.request.draw);
+      const Sum end = __shfl_sync(kAllLanes, up_to, rank);
+      before = end - __shfl_sync(kAllLanes, of_rank, rank);
+      if (before > goal || end <= goal) return kNotHere;
     }
-    classify(draw, ends);
-    meet();
-
-    // Two warps fetch the candidates of a block.
-    int theirs, up_to;
-    const int count = candidates_of_ranks(s.num_candidates, theirs, up_to);
-    if (__any_sync(kAllLanes, theirs > kOwnCandidates) || count > kMaxCandidates) {
-      cluster_arrive();
-      return rank == 0 ? draw_alone(draw, extent) : kNotHere;
-    }
-    static_assert(kGroups == 2 * kRanks, "two warps for each block");
-    const int from_rank = warp_index() / 2, first = warp_index() % 2 * 32 + lane_index();
-    const int num_from = __shfl_sync(kAllLanes, theirs, from_rank);
-    Sum* gathered = s.gathered + __shfl_sync(kAllLanes, up_to - theirs, from_rank);
-#pragma unroll 1
-    for (int i = first; i < num_from; i += 64) {
-      gathered[i] = sum_of_rank(&s.candidates[i], from_rank);
-    }
-    Sum sure = 0;  // thread 16 * r + w: of warp w of block r
-    if (threadIdx.x < kRanks * kGroups) {
-      sure = sum_of_rank(&s.kept[threadIdx.x % kGroups], threadIdx.x / kGroups);
-    }
-    cluster_arrive();  // what others have has been read
-
-    Prefix kept = {order_key(draw.min_logit), kHighestInt};
-    if (is_filtered) {
-      kept = last_of_filters(draw, ends, count, all_weights, kept);
-      Fixed term = {0, 0};
-#pragma unroll 1
-      for (int i = first; i < num_from; i += 64) {
-        const Sum candidate = gathered[i];
-        const int key = candidate_key(candidate);
-        if (kept.holds(key, candidate_id(candidate))) term.add(draw.weight(key_logit(key)));
-      }
-      term = warp_sum(term);
-      if (lane_index() == 0) s.selection.few_terms[warp_index()] = term.joined();
-      __syncthreads();
-      if (threadIdx.x < kRanks * kGroups && threadIdx.x % kGroups < 2) {
-        sure += s.selection.few_terms[threadIdx.x / kGroups * 2 + threadIdx.x % kGroups];
-      }
-    }
-    return token_of(draw, kept, sure);
+    return token_of(kept, before, goal);
   }
 
-  __device__ __forceinline__ void fill_bins(const Draw& draw) {
-    const bool has_counts = request.top_k > 0, has_weights = request.top_p < 1.0f;
+  // The sums of the row's bins, and where the filters' prefixes end in them.
+  __device__ __forceinline__ Ends fill_bins() const {
+    const Draw draw = s.draw;
+    const bool has_counts = s.request.top_k > 0;
     const int copy = warp_index() % kCopies * kBins;
     Fixed rest = {0, 0};  // of the last bin, which most tokens are in
     int rest_count = 0;
-    visit_tile(tile, begin, tokens, [&](float logit, int) {
+    visit_tile(tile, tokens, [&](float logit, int) {
       if (logit < draw.min_logit) return;
       const int bin = Places::bin(draw.places(logit));
-      const bool is_rest = bin == kBins - 1;
-      if (has_counts) {
-        if (is_rest) {
-          ++rest_count;
-        } else {
-          atomicAdd(&s.counts[bin], 1u);
-        }
-      }
       const Fixed term = draw.weight(logit);
-      if (is_rest) {
+      if (bin == kBins - 1) {
+        ++rest_count;
         rest.add(term);
       } else {
-        if (term.high != 0) atomicAdd(&s.high[copy + bin], term.high);
-        if (term.low != 0) atomicAdd(&s.low[copy + bin], term.low);
+        if (has_counts) atomicAdd(&s.counts[bin], 1u);
+        atomicAdd(&s.high[copy + bin], term.high);
+        atomicAdd(&s.low[copy + bin], term.low);
       }
     });
     rest = warp_sum(rest);
@@ -313,7 +314,7 @@ struct FewRowsSampler {
     if (lane_index() == 0) {
       atomicAdd(&s.high[copy + kBins - 1], rest.high);
       atomicAdd(&s.low[copy + kBins - 1], rest.low);
-      if (rest_count > 0) atomicAdd(&s.counts[kBins - 1], static_cast<unsigned>(rest_count));
+      atomicAdd(&s.counts[kBins - 1], static_cast<unsigned>(rest_count));
     }
     __syncthreads();
     const int bin = threadIdx.x;
@@ -323,124 +324,137 @@ struct FewRowsSampler {
       for (int i = bin; i < kCopies * kBins; i += kBins) weight += Fixed{s.high[i], s.low[i]}.joined();
       s.bins[bin] = {weight, s.counts[bin]};
     }
+    meet();
+    BinTotal total = {0, 0};
+    if (bin < kBins) {
+#pragma unroll
+      for (int r = 0; r < kRanks; ++r) {
+        const uint4 found = four_words_of(&s.bins[bin], r);
+        total.weight += sum_of(found.x, found.y);
+        total.count += sum_of(found.z, found.w);
+      }
+    }
+    return find_ends(
+        s.request, total.weight, total.count, [](Sum own) { return scan_of_block(own); });
   }
 
-  // Leaves the sums of what is kept wherever the prefixes end, and lists the candidates.
-  __device__ __forceinline__ void classify(const Draw& draw, const Ends& ends) {
-    const float kept_end = Places::edge(min(ends.first, ends.k_bin));
-    const float top_p_end = ends.first < kBins ? Places::edge(ends.last + 1) : 0.0f;
+  // Lists the tokens among which the prefixes end, and adds up those that are kept wherever they do.
+  __device__ __forceinline__ void list_candidates(const Ends& ends) const {
+    const Draw draw = s.draw;
+    const int first = min(ends.first, ends.k_bin);
+    const float begin_place = Places::edge(first);
+    const float end_place = ends.first < kBins ? Places::edge(ends.last + 1) : begin_place;
     const float k_begin = Places::edge(ends.k_bin), k_end = Places::edge(ends.k_bin + 1);
-    Fixed kept = {0, 0};
-    visit_tile(tile, begin, tokens, [&](float logit, int id) {
-      if (logit < draw.min_logit) return;
+    visit_tile(tile, tokens, [&](float logit, int i) {
       const float place = draw.places(logit);
-      if (place < kept_end) {
-        kept.add(draw.weight(logit));
-      } else if (place < top_p_end || (place >= k_begin && place < k_end)) {
-        const int at = atomicAdd(&s.num_candidates[0], 1);
-        if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(logit), id);
-      }
+      const bool may_end = (place >= begin_place && place < end_place) ||
+                           (place >= k_begin && place < k_end);
+      if (!may_end || logit < draw.min_logit) return;
+      const int at = atomicAdd(&s.sum.num_candidates, 1);
+      if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(logit), begin + i);
     });
-    kept = warp_sum(kept);
-    if (lane_index() == 0) s.kept[warp_index()] = kept.joined();
+    const int bin = threadIdx.x;
+    const Sum sure = scan_of_block(bin < first && bin < kBins ? s.bins[bin].weight : Sum(0)).total;
+    if (threadIdx.x == 0) s.sum.sum = sure;
   }
 
   // What the filters keep, by the candidates that are gathered.
   __device__ __forceinline__ Prefix last_of_filters(
-      const Draw& draw, const Ends& ends, int count, Sum total, Prefix kept) {
+      const Ends& ends, int count, Prefix kept) const {
+    const Draw draw = s.draw;
     const auto weight_of = [&](Sum candidate) {
       return draw.weight(key_logit(candidate_key(candidate)));
     };
-    if (ends.k_bin < kBins) {
-      const float k_begin = Places::edge(ends.k_bin);
-      const auto is_of_bin = [&](Sum candidate) {
-        return draw.places(key_logit(candidate_key(candidate))) >= k_begin;
+    Sum total = ends.all;
+#pragma unroll 1  // both filters in one copy of the code
+    for (int filter = 0; filter < 2; ++filter) {
+      const bool is_top_k = filter == 0;
+      if (is_top_k ? ends.k_bin >= kBins : s.request.top_p >= 1.0f) continue;
+      const float from = is_top_k ? Places::edge(ends.k_bin) : 0.0f;
+      const auto counts = [&](Sum candidate) {
+        return draw.places(key_logit(candidate_key(candidate))) >= from;
       };
       const Sum end = first_to_reach(
-          s.gathered, count, is_of_bin, 0, ends.k_left, [](Sum) { return Fixed{0, 1}; },
+          s.gathered, count, counts, is_top_k ? Sum(0) : ends.before,
+          is_top_k ? Sum(ends.k_left) : share_of_prefix(total, s.request.top_p),
+          [&](Sum candidate) { return is_top_k ? Fixed{0, 1} : weight_of(candidate); },
           s.selection);
       kept = up_to_candidate(end);
-      if (request.top_p < 1.0f) {
+      if (is_top_k && s.request.top_p < 1.0f) {
         Sum own = 0;
 #pragma unroll 1
         for (int i = threadIdx.x; i < count; i += kThreads) {
           const Sum candidate = s.gathered[i];
-          if (is_of_bin(candidate) && candidate <= end) own += weight_of(candidate).joined();
+          if (counts(candidate) && candidate <= end) own += weight_of(candidate).joined();
         }
-        total = ends.k_before + block_scan<kThreads>(own).total;
+        total = ends.k_before + scan_of_block(own).total;
       }
-    }
-    if (request.top_p < 1.0f) {
-      kept = up_to_candidate(first_to_reach(
-          s.gathered, count, [](Sum) { return true; }, ends.before,
-          share_of_prefix(total, request.top_p), weight_of, s.selection));
     }
     return kept;
   }
 
-  // The token, in the block that has it; `own` is a sum of kept weights of block threadIdx.x / 16.
-  __device__ __forceinline__ int token_of(const Draw& draw, Prefix kept, Sum own) {
-    const auto weigh = [&](float logit, int id) {
-      return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
-    };
-    const Scan of_ranks = block_scan<kThreads>(own);
-    const Sum goal = share_of_draw(of_ranks.total, request.draw);
-    Sum* edges = s.selection.few_terms + kGroups;  // of the block's part
-    if (threadIdx.x == rank * kGroups) edges[0] = of_ranks.reached - own;
-    if (threadIdx.x == rank * kGroups + kGroups - 1) edges[1] = of_ranks.reached;
-    __syncthreads();
-    const Sum before = edges[0];
-    if (before > goal || edges[1] <= goal) return kNotHere;
-
-    // Groups are of the 128 tokens that a warp visits at a time.
+  // In lane r: the sum of the candidates of block r that are kept.
+  __device__ __forceinline__ Sum kept_candidates(Prefix kept, const RanksSums& known) const {
+    const Draw draw = s.draw;
+    const int rank = warp_index() / 2;
+    const int count = __shfl_sync(kAllLanes, known.theirs, rank);
+    const Sum* from = s.gathered + __shfl_sync(kAllLanes, known.up_to - known.theirs, rank);
+    Fixed sum = {0, 0};
 #pragma unroll 1
-    for (int i = threadIdx.x * 4; i < tokens; i += kThreads * 4) {
-      Fixed sum = {0, 0};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) sum.add(weigh(tile[i + k], begin + i + k));
+    for (int i = warp_index() % 2 * 32 + lane_index(); i < count; i += 64) {
+      const Sum candidate = from[i];
+      const int key = candidate_key(candidate);
+      if (kept.holds(key, candidate_id(candidate))) sum.add(draw.weight(key_logit(key)));
+    }
+    sum = warp_sum(sum);
+    if (lane_index() == 0) s.selection.few_terms[warp_index()] = sum.joined();
+    __syncthreads();
+    if (lane_index() >= kRanks) return 0;
+    const Sum* of_rank = s.selection.few_terms + 2 * lane_index();
+    return of_rank[0] + of_rank[1];
+  }
+
+  // The sums of the kept tokens that a warp visits at a time.
+  __device__ __forceinline__ void weigh_groups(Prefix kept) const {
+    const Draw draw = s.draw;
+#pragma unroll 1
+    for (int i = threadIdx.x * 2; i < tokens; i += kThreads * 2) {
+      const float2 logits = *reinterpret_cast<const float2*>(tile + i);
+      Fixed sum = weigh(draw, kept, logits.x, i);
+      sum.add(weigh(draw, kept, logits.y, i + 1));
       sum = warp_sum(sum);
-      if (lane_index() == 0) s.group_sums[i / 128] = sum.joined();
+      if (lane_index() == 0) s.group_sums[i / kGroupTokens] = sum.joined();
     }
     __syncthreads();
+  }
+
+  __device__ __forceinline__ Fixed weigh(const Draw& draw, Prefix kept, float logit, int i) const {
+    return kept.holds(order_key(logit), begin + i) ? draw.weight(logit) : Fixed{0, 0};
+  }
+
+  // The token at which the sum exceeds the goal, in the block that has it.
+  __device__ __forceinline__ int token_of(Prefix kept, Sum before, Sum goal) const {
     const int group = threadIdx.x;
-    const Sum of_group = group < tokens / 128 ? s.group_sums[group] : Sum(0);
-    const Sum reached = before + block_scan<kThreads>(of_group).reached;
+    const Sum of_group = group < tokens / kGroupTokens ? s.group_sums[group] : Sum(0);
+    const Sum reached = before + scan_of_block(of_group).reached;
     if (reached > goal && reached - of_group <= goal) {
-      s.selection.bin = group;
-      s.selection.before = reached - of_group;
+      s.group = group;
+      s.before = reached - of_group;
     }
     __syncthreads();
-    const int first = s.selection.bin * 128 + lane_index() * 4;
-    Sum of_lane = 0, up_to = 0;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) of_lane += weigh(tile[first + k], begin + first + k).joined();
-    up_to = of_lane;
+    const Draw draw = s.draw;
+    const int first = s.group * kGroupTokens + lane_index() * 2;
+    const Sum left_weight = weigh(draw, kept, tile[first], first).joined();
+    const Sum of_lane = left_weight + weigh(draw, kept, tile[first + 1], first + 1).joined();
+    Sum up_to = of_lane;
 #pragma unroll
     for (int offset = 1; offset < 32; offset <<= 1) {
       const Sum left = __shfl_up_sync(kAllLanes, up_to, offset);
       if (lane_index() >= offset) up_to += left;
     }
-    up_to += s.selection.before;
+    up_to += s.before;
     const int lane = __ffs(__ballot_sync(kAllLanes, up_to > goal)) - 1;
-    Sum passed = up_to - of_lane;
-    int k = 0;
-#pragma unroll 1
-    for (; k < 3; ++k) {
-      passed += weigh(tile[first + k], begin + first + k).joined();
-      if (passed > goal) break;
-    }
-    return begin + __shfl_sync(kAllLanes, first + k, lane);
-  }
-
-  // For odd rows: this block looks through all of it, in the memory of its tile.
-  __device__ __forceinline__ int draw_alone(const Draw& draw, Extent extent) {
-    RowScratch& scratch = *reinterpret_cast<RowScratch*>(tile);
-    const Prefix kept = end_of_filters_in_row<T, kWidth>(row, request, draw, extent, scratch);
-    return lowest_id_above<T, kWidth>(
-        row,
-        [&](float logit, int id) {
-          return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
-        },
-        [&](Sum total) { return share_of_draw(total, request.draw); }, scratch);
+    const bool is_first = up_to - of_lane + left_weight > goal;
+    return begin + __shfl_sync(kAllLanes, is_first ? first : first + 1, lane);
   }
 };

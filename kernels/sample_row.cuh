@@ -124,6 +124,7 @@ struct Ends {
   int first, last;       // between these top_p's last token is; kBins: it keeps all
   unsigned k_left;       // tokens of k_bin that top_k keeps
   Sum k_before, before;  // sums of the bins in front of k_bin, of `first`
+  Sum all;               // of all bins
 };
 
 // The weight or number of tokens that a prefix must reach to have a share `top_p` of `total`.
@@ -163,16 +164,19 @@ __device__ __forceinline__ Draw drawing(const Request& request, Extent extent, f
 }
 
 // Finds the bins in which the prefixes end, by the weight and the number of tokens of the bin that is this
-// thread's, where there is one. All threads of the block call it.
-__device__ __forceinline__ Ends find_ends(const Request& request, Sum weight, Sum count) {
+// thread's, where there is one; `scan` is a block_scan. All threads of the block call it.
+template <typename BlockScan>
+__device__ __forceinline__ Ends
+find_ends(const Request& request, Sum weight, Sum count, BlockScan scan) {
   __shared__ Ends ends;
   const int bin = threadIdx.x, k = request.top_k;
   const float top_p = request.top_p;
-  if (threadIdx.x == 0) ends = {kBins, kBins, kBins, 0, 0, 0};
-  const Scan sums = block_scan<kThreads>(weight);  // its barriers: the ends are set
+  if (threadIdx.x == 0) ends = {kBins, kBins, kBins, 0, 0, 0, 0};
+  const Scan sums = scan(weight);  // its barriers: the ends are set
+  if (threadIdx.x == 0) ends.all = sums.total;
   Sum least = sums.total, most = sums.total;       // that top_k keeps
   if (k > 0) {
-    const Sum reached = block_scan<kThreads>(count).reached;
+    const Sum reached = scan(count).reached;
     if (reached >= k && reached - count < k) {
       ends.k_bin = bin;
       ends.k_left = static_cast<unsigned>(k - (reached - count));
@@ -194,8 +198,8 @@ __device__ __forceinline__ Ends find_ends(const Request& request, Sum weight, Su
       ends.before = before;
     }
     if (before < last && sums.reached >= last) ends.last = bin;
-    __syncthreads();
   }
+  __syncthreads();
   return ends;
 }
 
