@@ -262,7 +262,7 @@ struct ListRank {
   Sum gathered[kMaxCandidates];
 };
 
-static_assert(sizeof(ListRank) <= 50 * 1024, "what logprobs.py reserves");
+static_assert(sizeof(ListRank) <= 42 * 1024, "what logprobs.py reserves");
 static_assert(sizeof(ListRank) % 16 == 0, "the row is read in vectors");
 
 // The same for few rows: a cluster has a row, and its first block lists.
@@ -278,13 +278,14 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
     const int* num_logprobs,              // [rows]
     int vocab,
     int max_logprobs,
-    int block_tokens) {
+    int run_bits) {  // a thread has 1 << run_bits tokens
   extern __shared__ __align__(16) unsigned char smem[];
   ListRank& s = *reinterpret_cast<ListRank*>(smem);
-  float* tile = reinterpret_cast<float*>(smem + sizeof(ListRank));
+  const PartTile tile = {reinterpret_cast<float*>(smem + sizeof(ListRank)), run_bits};
   let_next_kernel_start();
   wait_for_previous_kernel();
-  const int row_index = blockIdx.y, block = blockIdx.x, begin = block * block_tokens;
+  const int row_index = blockIdx.y, block = blockIdx.x;
+  const int block_tokens = kThreads << run_bits, begin = block * block_tokens;
   const Wanted wanted(token_ids, target_ids, num_logprobs, row_index, vocab, max_logprobs);
   const Report report(
       target_logprobs, target_ranks, top_ids, top_logprobs, row_index, max_logprobs);
@@ -297,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
   loads.load(row.logits, vocab, begin, block_tokens, threadIdx.x * kWidth);
   fill_part(row.logits, vocab, loads, begin, block_tokens, tile);
   Extent own = Extent::nothing();
-  visit_tile(tile, block_tokens, [&](float logit, int i) { own.include(logit, begin + i); });
+  tile.visit([&](float logit, int i) { own.include(logit, begin + i); });
   const Extent of_block = block_extent(own);
   const float share = wanted.count > 0 ? floor_of_share(wanted.count, own, of_block) : 0.0f;
   if (threadIdx.x == 0) s.sum = {0, 0, 0};
@@ -356,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
     }
     __syncthreads();  // the candidates are there, and the tile may be overwritten
     report.write<T, kWidth>(
-        row, wanted, extent, sum, before, s.gathered, count, *reinterpret_cast<RowScratch*>(tile));
+        row, wanted, extent, sum, before, s.gathered, count, *reinterpret_cast<RowScratch*>(tile.words));
   }
   meet();
 }

@@ -45,14 +45,15 @@ from .row_order import (
     THREADS,
     blocks_per_row,
     check_vocab,
+    part_bytes,
     row_width,
-    tokens_of_rank,
+    run_bits,
 )
 from .sample import largest
 
 MAX_FEW_ROWS = 8  # that have a cluster each
 _WORK_BYTES = 43 * 1024  # of a row: sizeof(ListWork), rounded up
-_LIST_RANK_BYTES = 50 * 1024  # of shared memory: sizeof(ListRank), rounded up
+_LIST_RANK_BYTES = 42 * 1024  # of shared memory: sizeof(ListRank), rounded up
 _RESULTS = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")
 _GIVEN = ("logits", "token_ids", "target_ids", "num_logprobs")
 
@@ -136,15 +137,14 @@ def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]
     rows, vocab = axes["rows"], axes["vocab"]
     if rows > MAX_FEW_ROWS:
         return anywhere
-    tokens = tokens_of_rank(vocab)
     return (
         Launch(
             f"logprobs_few_rows<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>",
             (RANKS, rows, 1),
             THREADS,
-            (np.int32(vocab), np.int32(max_logprobs), np.int32(tokens)),
+            (np.int32(vocab), np.int32(max_logprobs), np.int32(run_bits(vocab))),
             (*_RESULTS, *_GIVEN),
-            shared_bytes=_LIST_RANK_BYTES + max(4 * tokens, SCRATCH_BYTES),
+            shared_bytes=_LIST_RANK_BYTES + max(part_bytes(vocab), SCRATCH_BYTES),
             programmatic=True,
             arch="sm_90a",
             elsewhere=anywhere,

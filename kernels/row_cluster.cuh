@@ -6,7 +6,7 @@
 
 constexpr int kRanks = 8;  // blocks of a row: a cluster
 constexpr int kMaxOwnChunks = kMaxChunks / kRanks;
-constexpr int kOwnCandidates = 2048;
+constexpr int kOwnCandidates = 1024;
 
 // What is known of a block's tokens.
 struct alignas(16) RankExtent {
@@ -20,10 +20,31 @@ __device__ __forceinline__ void meet() {
   cluster_wait();
 }
 
-struct PlainTile {
+// A block's part of the row, in float32. Each thread has a run of 1 << run_bits tokens, and between runs lie
+// four words, so that threads which load four tokens of their runs at a time do not meet in a bank.
+struct PartTile {
   float* words;
+  int run_bits;
 
-  __device__ __forceinline__ float& operator[](int i) { return words[i]; }
+  __device__ __forceinline__ int place(int i) const { return i + (i >> run_bits) * 4; }
+  __device__ __forceinline__ float& operator[](int i) const { return words[place(i)]; }
+  __device__ __forceinline__ int run() const { return 1 << run_bits; }
+  __device__ __forceinline__ int first() const { return threadIdx.x << run_bits; }  // of the thread
+
+  // Calls visit(logit, i) for the thread's tokens, i ascending.
+  template <typename Visit>
+  __device__ __forceinline__ void visit(Visit visit) const {
+    const int begin = first(), end = begin + run();
+    const float* from = words + place(begin) - begin;
+#pragma unroll 1
+    for (int i = begin; i < end; i += 4) {
+      const float4 logits = *reinterpret_cast<const float4*>(from + i);
+      visit(logits.x, i);
+      visit(logits.y, i + 1);
+      visit(logits.z, i + 2);
+      visit(logits.w, i + 3);
+    }
+  }
 };
 
 // What the block `rank` has where this one has `own`.
@@ -41,18 +62,6 @@ __device__ __forceinline__ Sum sum_of_rank(const Sum* own, int rank) {
   float found[2];
   load_of_cluster(found, cluster_address(shared_address(own), rank));
   return sum_of(__float_as_uint(found[0]), __float_as_uint(found[1]));
-}
-
-// Calls visit(logit, i) for the thread's tokens of a part of the row, two at a time: with more there would
-// be more code to fetch, which a block runs but once.
-template <typename Visit>
-__device__ __forceinline__ void visit_tile(const float* tile, int tokens, Visit visit) {
-#pragma unroll 1
-  for (int i = threadIdx.x * 2; i < tokens; i += kThreads * 2) {
-    const float2 logits = *reinterpret_cast<const float2*>(tile + i);
-    visit(logits.x, i);
-    visit(logits.y, i + 1);
-  }
 }
 
 // A thread's logits of a part of the row, as the model gives them: so many of one load under way.
@@ -73,7 +82,8 @@ struct PartLoads {
     }
   }
   // Stores them in float32; -inf after the row's last token.
-  __device__ __forceinline__ void store(float* tile, int vocab, int begin, int tokens, int first) {
+  __device__ __forceinline__ void
+  store(const PartTile& tile, int vocab, int begin, int tokens, int first) {
 #pragma unroll
     for (int v = 0; v < kLoads; ++v) {
       const int i = first + v * kStride;
@@ -85,7 +95,7 @@ struct PartLoads {
         for (int j = 0; j < kPart; ++j) {
           part.v[j] = begin + i < vocab ? to_float(packs[v].v[k + j]) : key_logit(-kInfinityKey);
         }
-        *reinterpret_cast<Pack<float, kPart>*>(tile + i + k) = part;
+        *reinterpret_cast<Pack<float, kPart>*>(&tile[i + k]) = part;
       }
     }
   }
@@ -95,7 +105,12 @@ struct PartLoads {
 // barrier stands at its end.
 template <typename T, int kWidth>
 __device__ __forceinline__ void fill_part(
-    const T* logits, int vocab, PartLoads<T, kWidth>& loads, int begin, int tokens, float* tile) {
+    const T* logits,
+    int vocab,
+    PartLoads<T, kWidth>& loads,
+    int begin,
+    int tokens,
+    const PartTile& tile) {
   constexpr int kTurn = PartLoads<T, kWidth>::kLoads * PartLoads<T, kWidth>::kStride;
   const int own = threadIdx.x * kWidth;
   loads.store(tile, vocab, begin, tokens, own);
@@ -109,9 +124,8 @@ __device__ __forceinline__ void fill_part(
 
 // The same that `adjust` does, apart from the code that most rows need.
 template <typename T, int kWidth>
-__device__ __noinline__ void adjust_part(const Row<T>& row, int begin, int end, float* tile) {
-  PlainTile adjusted = {tile};
-  adjust<kWidth>(row, begin, end, adjusted);
+__device__ __noinline__ void adjust_part(const Row<T>& row, int begin, int end, PartTile tile) {
+  adjust<kWidth>(row, begin, end, tile);
 }
 
 // block_scan as a function of its own: it is called in many places.

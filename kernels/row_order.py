@@ -40,7 +40,12 @@ def blocks_per_row(rows: int, vocab: int) -> int:
     return max(1, min(-(-vocab // CHUNK), _BLOCKS // max(rows, 1)))
 
 
-def tokens_of_rank(vocab: int) -> int:
-    """Tokens of each of a cluster's blocks: whole chunks."""
-    chunks = -(-vocab // CHUNK)
-    return CHUNK * -(-chunks // RANKS)
+def run_bits(vocab: int) -> int:
+    """Of a row that a cluster has: each of its threads has a run of ``1 << run_bits`` tokens."""
+    most = -(-vocab // (RANKS * THREADS))
+    return max(4, (most - 1).bit_length())  # whole chunks for each block
+
+
+def part_bytes(vocab: int) -> int:
+    """Shared memory of one block's part: runs of float32, with four words between them."""
+    return 4 * THREADS * ((1 << run_bits(vocab)) + 4)

@@ -354,11 +354,12 @@ __global__ void __launch_bounds__(kThreads, 1) sample_few_rows(
     int vocab,
     int max_bias,
     int max_stop_ids,
-    int block_tokens) {
+    int run_bits) {  // a thread has 1 << run_bits tokens
   extern __shared__ __align__(16) unsigned char smem[];
   let_next_kernel_start();
   wait_for_previous_kernel();
-  const int slot = row_ids[blockIdx.y], rank = blockIdx.x, begin = rank * block_tokens;
+  const int slot = row_ids[blockIdx.y], rank = blockIdx.x;
+  const int block_tokens = kThreads << run_bits, begin = rank * block_tokens;
   const T* row_logits = logits + static_cast<long long>(blockIdx.y) * vocab;
   PartLoads<T, kWidth> loads;
   loads.load(row_logits, vocab, begin, block_tokens, threadIdx.x * kWidth);
@@ -378,7 +379,7 @@ __global__ void __launch_bounds__(kThreads, 1) sample_few_rows(
     work.row = asked.row(row_logits, slot, position);
     work.request = asked.request(slot, position);
   }
-  float* tile = reinterpret_cast<float*>(smem + sizeof(work));
+  const PartTile tile = {reinterpret_cast<float*>(smem + sizeof(work)), run_bits};
   Sampler sampler = {work, tile, rank, begin, block_tokens};
   const int token = sampler.sample(row_logits, vocab, loads);
   if (token != Sampler::kNotHere && threadIdx.x == 0) {

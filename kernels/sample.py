@@ -62,8 +62,9 @@ from .row_order import (
     THREADS,
     blocks_per_row,
     check_vocab,
+    part_bytes,
     row_width,
-    tokens_of_rank,
+    run_bits,
 )
 from .sampling_cases import SAMPLE_BENCHMARKS, SAMPLE_CASES
 
@@ -72,7 +73,7 @@ BROKEN_ROW = -1  # token id of a row whose logits are no distribution
 _BLOCK = 256  # tokens whose weights are added in float32
 _WORK_BYTES = 47 * 1024  # of a row: sizeof(RowWork), rounded up
 MAX_FEW_ROWS = 8  # that are sampled by a cluster each
-_RANK_WORK_BYTES = 60 * 1024  # of shared memory: sizeof(RankWork), rounded up
+_RANK_WORK_BYTES = 51 * 1024  # of shared memory: sizeof(RankWork), rounded up
 
 Side = Literal["left", "right"]
 
@@ -324,8 +325,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     rows, vocab = axes["rows"], axes["vocab"]
     if rows > MAX_FEW_ROWS:
         return anywhere
-    tokens = tokens_of_rank(vocab)
-    sizes = (vocab, axes["max_bias"], axes["max_stop_ids"], tokens)
+    sizes = (vocab, axes["max_bias"], axes["max_stop_ids"], run_bits(vocab))
     return (
         Launch(
             f"sample_few_rows<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>",
@@ -333,7 +333,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
             THREADS,
             tuple(np.int32(size) for size in sizes),
             ("token_ids", *_ROW_OPERANDS),
-            shared_bytes=_RANK_WORK_BYTES + max(4 * tokens, SCRATCH_BYTES),
+            shared_bytes=_RANK_WORK_BYTES + max(part_bytes(vocab), SCRATCH_BYTES),
             programmatic=True,
             arch="sm_90a",
             elsewhere=anywhere,

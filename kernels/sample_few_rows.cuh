@@ -10,7 +10,7 @@
 
 constexpr int kCopies = 8;  // of a block's bins: no half of a sum has more than 4,096 terms
 constexpr int kFew = 64;    // candidates that are compared with each other
-constexpr int kGroupTokens = 64;  // that a warp visits at a time
+constexpr int kMaxRun = 64;  // tokens of a thread
 
 struct alignas(16) BinTotal {
   Sum weight, count;
@@ -42,17 +42,16 @@ struct RankWork {
       unsigned counts[kBins];
     };
     Sum gathered[kMaxCandidates];
-    Sum group_sums[kMaxOwnChunks * kChunk / kGroupTokens];
   };
   Selection selection;
   Row<T> row;
   Request request;
   Draw draw;
-  Sum before;  // of the tokens before the group that has the token
-  int group;
+  Sum before;  // of the tokens before the run that has the token
+  int run;
 };
 
-static_assert(sizeof(RankWork<float>) <= 60 * 1024, "what sample.py reserves");
+static_assert(sizeof(RankWork<float>) <= 51 * 1024, "what sample.py reserves");
 
 // Calls visit(candidate) for those from `first` to `last` that `counts` holds for, in one thread each.
 template <typename Counts, typename Visit>
@@ -148,13 +147,18 @@ __device__ __forceinline__ Sum first_to_reach(
     s.few_terms[at] = measure(candidate).joined();
   });
   __syncthreads();
-  const int few = s.count;
-  if (threadIdx.x < few) {
-    const Sum own = s.few[threadIdx.x];
-    Sum reached = before;
+  // Eight threads add up what is not after a candidate.
+  static_assert(kThreads == 8 * kFew, "all of them at once");
+  const int few = s.count, which = threadIdx.x / 8;
+  Sum sum = 0;
+  const Sum own = which < few ? s.few[which] : Sum(0);
 #pragma unroll 1
-    for (int i = 0; i < few; ++i) reached += s.few[i] <= own ? s.few_terms[i] : Sum(0);
-    if (reached >= wanted && reached - s.few_terms[threadIdx.x] < wanted) s.found = own;
+  for (int i = threadIdx.x % 8; i < few; i += 8) sum += s.few[i] <= own ? s.few_terms[i] : Sum(0);
+#pragma unroll
+  for (int offset = 4; offset > 0; offset >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  const Sum reached = before + sum;
+  if (threadIdx.x % 8 == 0 && which < few) {
+    if (reached >= wanted && reached - s.few_terms[which] < wanted) s.found = own;
   }
   __syncthreads();
   return s.found;
@@ -181,7 +185,7 @@ struct FewRowsSampler {
   static constexpr int kNotHere = -2;
 
   Work& s;  // of which thread 0 knows the row, and what it asks for
-  float* tile;
+  PartTile tile;
   int rank, begin, tokens;  // the block's part of the row
 
   __device__ __forceinline__ int sample(
@@ -191,7 +195,7 @@ struct FewRowsSampler {
       adjust_part<T, kWidth>(s.row, begin, min(begin + tokens, vocab), tile);
     }
     Extent own = Extent::nothing();
-    visit_tile(tile, tokens, [&](float logit, int i) { own.include(logit, begin + i); });
+    tile.visit([&](float logit, int i) { own.include(logit, begin + i); });
     const Extent of_block = block_extent(own);
     const bool is_drawn = s.request.is_drawn;
     tell_extent(s.extent, of_block, is_drawn ? estimate_of(own, of_block) : 0.0f);
@@ -245,16 +249,14 @@ struct FewRowsSampler {
 
     // Once with all that min_p keeps; or, in the block that has the token, with what the filters keep.
     Prefix kept = {order_key(s.draw.min_logit), kHighestInt};
-    Sum goal = 0, before = 0;
+    Sum goal = 0, before = 0, own = 0;
 #pragma unroll 1
     for (int turn = 0; turn < 2; ++turn) {
-      if (is_filtered == (turn == 1)) weigh_groups(kept);
+      if (is_filtered == (turn == 1)) own = weigh_run(kept);
       if (turn == 1) break;
       if (is_filtered) {
         list_candidates(ends);
       } else {
-        const int group = threadIdx.x;
-        const Sum own = group < tokens / kGroupTokens ? s.group_sums[group] : Sum(0);
         const Sum all = scan_of_block(own).total;
         if (threadIdx.x == 0) s.sum.sum = all;
       }
@@ -262,7 +264,7 @@ struct FewRowsSampler {
       const RanksSums known(s.sum);
       if (__any_sync(kAllLanes, known.theirs > kOwnCandidates) || known.all > kMaxCandidates) {
         cluster_arrive();
-        RowScratch& scratch = *reinterpret_cast<RowScratch*>(tile);
+        RowScratch& scratch = *reinterpret_cast<RowScratch*>(tile.words);
         if (rank > 0) return kNotHere;
         return draw_alone<T, kWidth>(s.row, s.request, s.draw, extent.top_key, scratch);
       }
@@ -286,7 +288,7 @@ struct FewRowsSampler {
       before = end - __shfl_sync(kAllLanes, of_rank, rank);
       if (before > goal || end <= goal) return kNotHere;
     }
-    return token_of(kept, before, goal);
+    return token_of(kept, own, before, goal);
   }
 
   // The sums of the row's bins, and where the filters' prefixes end in them.
@@ -296,7 +298,7 @@ struct FewRowsSampler {
     const int copy = warp_index() % kCopies * kBins;
     Fixed rest = {0, 0};  // of the last bin, which most tokens are in
     int rest_count = 0;
-    visit_tile(tile, tokens, [&](float logit, int) {
+    tile.visit([&](float logit, int) {
       if (logit < draw.min_logit) return;
       const int bin = Places::bin(draw.places(logit));
       const Fixed term = draw.weight(logit);
@@ -345,14 +347,37 @@ struct FewRowsSampler {
     const float begin_place = Places::edge(first);
     const float end_place = ends.first < kBins ? Places::edge(ends.last + 1) : begin_place;
     const float k_begin = Places::edge(ends.k_bin), k_end = Places::edge(ends.k_bin + 1);
-    visit_tile(tile, tokens, [&](float logit, int i) {
+    const int begin_of_run = tile.first();
+    unsigned chosen[kMaxRun / 32] = {};  // by the last bits of their places
+    tile.visit([&](float logit, int i) {
       const float place = draw.places(logit);
-      const bool may_end = (place >= begin_place && place < end_place) ||
-                           (place >= k_begin && place < k_end);
-      if (!may_end || logit < draw.min_logit) return;
-      const int at = atomicAdd(&s.sum.num_candidates, 1);
-      if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(logit), begin + i);
+      const bool may_end =
+          (place >= begin_place && place < end_place) || (place >= k_begin && place < k_end);
+      if (may_end && logit >= draw.min_logit) {
+        const unsigned bit = 1u << (i & 31);
+        (i - begin_of_run < 32 ? chosen[0] : chosen[1]) |= bit;
+      }
     });
+#pragma unroll
+    for (int half = 0; half < kMaxRun / 32; ++half) {
+      if (!__any_sync(kAllLanes, chosen[half] != 0)) continue;
+      const int own = __popc(chosen[half]);
+      int at = own;
+#pragma unroll
+      for (int offset = 1; offset < 32; offset <<= 1) {
+        const int left = __shfl_up_sync(kAllLanes, at, offset);
+        if (lane_index() >= offset) at += left;
+      }
+      int before = 0;
+      if (lane_index() == 31) before = atomicAdd(&s.sum.num_candidates, at);
+      at += __shfl_sync(kAllLanes, before, 31) - own;
+      const int first_bit = (begin_of_run & ~31) + 32 * half;
+#pragma unroll 1
+      for (unsigned left = chosen[half]; left != 0; left &= left - 1, ++at) {
+        const int i = first_bit + __ffs(static_cast<int>(left)) - 1;
+        if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(tile[i]), begin + i);
+      }
+    }
     const int bin = threadIdx.x;
     const Sum sure = scan_of_block(bin < first && bin < kBins ? s.bins[bin].weight : Sum(0)).total;
     if (threadIdx.x == 0) s.sum.sum = sure;
@@ -414,47 +439,47 @@ struct FewRowsSampler {
     return of_rank[0] + of_rank[1];
   }
 
-  // The sums of the kept tokens that a warp visits at a time.
-  __device__ __forceinline__ void weigh_groups(Prefix kept) const {
+  // The sum of the thread's kept tokens.
+  __device__ __forceinline__ Sum weigh_run(Prefix kept) const {
     const Draw draw = s.draw;
-#pragma unroll 1
-    for (int i = threadIdx.x * 2; i < tokens; i += kThreads * 2) {
-      const float2 logits = *reinterpret_cast<const float2*>(tile + i);
-      Fixed sum = weigh(draw, kept, logits.x, i);
-      sum.add(weigh(draw, kept, logits.y, i + 1));
-      sum = warp_sum(sum);
-      if (lane_index() == 0) s.group_sums[i / kGroupTokens] = sum.joined();
-    }
-    __syncthreads();
+    Fixed sum = {0, 0};
+    tile.visit([&](float logit, int i) { sum.add(weigh(draw, kept, logit, i)); });
+    return sum.joined();
   }
 
   __device__ __forceinline__ Fixed weigh(const Draw& draw, Prefix kept, float logit, int i) const {
     return kept.holds(order_key(logit), begin + i) ? draw.weight(logit) : Fixed{0, 0};
   }
 
-  // The token at which the sum exceeds the goal, in the block that has it.
-  __device__ __forceinline__ int token_of(Prefix kept, Sum before, Sum goal) const {
-    const int group = threadIdx.x;
-    const Sum of_group = group < tokens / kGroupTokens ? s.group_sums[group] : Sum(0);
-    const Sum reached = before + scan_of_block(of_group).reached;
-    if (reached > goal && reached - of_group <= goal) {
-      s.group = group;
-      s.before = reached - of_group;
+  // The token at which the sum exceeds the goal, in the block that has it; `own` is the thread's.
+  __device__ __forceinline__ int token_of(Prefix kept, Sum own, Sum before, Sum goal) const {
+    const Sum reached = before + scan_of_block(own).reached;
+    if (reached > goal && reached - own <= goal) {
+      s.run = threadIdx.x;
+      s.before = reached - own;
     }
     __syncthreads();
     const Draw draw = s.draw;
-    const int first = s.group * kGroupTokens + lane_index() * 2;
-    const Sum left_weight = weigh(draw, kept, tile[first], first).joined();
-    const Sum of_lane = left_weight + weigh(draw, kept, tile[first + 1], first + 1).joined();
-    Sum up_to = of_lane;
+    const int first = s.run << tile.run_bits;
+    Sum passed = s.before;
+    int i = 0, found;
+#pragma unroll 1
+    while (true) {  // 32 tokens at a time
+      const bool is_token = i + lane_index() < tile.run();
+      const int token = first + (is_token ? i + lane_index() : 0);
+      const Sum of_lane = is_token ? weigh(draw, kept, tile[token], token).joined() : Sum(0);
+      Sum up_to = of_lane;
 #pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-      const Sum left = __shfl_up_sync(kAllLanes, up_to, offset);
-      if (lane_index() >= offset) up_to += left;
+      for (int offset = 1; offset < 32; offset <<= 1) {
+        const Sum left = __shfl_up_sync(kAllLanes, up_to, offset);
+        if (lane_index() >= offset) up_to += left;
+      }
+      up_to += passed;
+      found = __ffs(static_cast<int>(__ballot_sync(kAllLanes, up_to > goal))) - 1;
+      if (found >= 0) break;
+      passed = __shfl_sync(kAllLanes, up_to, 31);
+      i += 32;
     }
-    up_to += s.before;
-    const int lane = __ffs(__ballot_sync(kAllLanes, up_to > goal)) - 1;
-    const bool is_first = up_to - of_lane + left_weight > goal;
-    return begin + __shfl_sync(kAllLanes, is_first ? first : first + 1, lane);
+    return begin + first + i + found;
   }
 };

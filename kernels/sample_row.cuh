@@ -2,6 +2,7 @@
 // filters' prefixes end in, its draw. No kernel lives here.
 #pragma once
 #include "philox.cuh"
+#include "ptx.cuh"
 #include "shortest_prefix.cuh"
 
 // What a row asks for.
@@ -86,7 +87,7 @@ struct Weight {
 
   __device__ __forceinline__ Fixed operator()(float logit) const {
     const float x = fminf(peak - logit, 1e30f);
-    return Fixed::of(exp2f(-fmaf(x, scale_high, x * scale_low)));
+    return Fixed::of(exp2_approx(-fmaf(x, scale_high, x * scale_low)));
   }
 };
 
