@@ -237,7 +237,7 @@ struct FewRowsSampler {
   __device__ __forceinline__ int draw(Extent extent, float floor) const {
     if (threadIdx.x == 0) {
       s.draw = drawing(s.request, extent, floor);
-      s.sum.num_candidates = s.sum.unused = 0;
+      s.sum = {0, 0, 0};
     }
 #pragma unroll 1
     for (int i = threadIdx.x; i < kCopies * kBins; i += kThreads) s.high[i] = s.low[i] = 0;
@@ -257,8 +257,7 @@ struct FewRowsSampler {
       if (is_filtered) {
         list_candidates(ends);
       } else {
-        const Sum all = scan_of_block(own).total;
-        if (threadIdx.x == 0) s.sum.sum = all;
+        add_to_block(own);
       }
       meet();
       const RanksSums known(s.sum);
@@ -299,17 +298,16 @@ struct FewRowsSampler {
     Fixed rest = {0, 0};  // of the last bin, which most tokens are in
     int rest_count = 0;
     tile.visit([&](float logit, int) {
-      if (logit < draw.min_logit) return;
       const int bin = Places::bin(draw.places(logit));
       const Fixed term = draw.weight(logit);
-      if (bin == kBins - 1) {
-        ++rest_count;
-        rest.add(term);
-      } else {
+      const bool counts = logit >= draw.min_logit, is_rest = counts && bin == kBins - 1;
+      if (counts && !is_rest) {
         if (has_counts) atomicAdd(&s.counts[bin], 1u);
         atomicAdd(&s.high[copy + bin], term.high);
         atomicAdd(&s.low[copy + bin], term.low);
       }
+      rest_count += is_rest ? 1 : 0;
+      rest.add({is_rest ? term.high : 0u, is_rest ? term.low : 0});
     });
     rest = warp_sum(rest);
     rest_count = __reduce_add_sync(kAllLanes, rest_count);
@@ -378,9 +376,14 @@ struct FewRowsSampler {
         if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(tile[i]), begin + i);
       }
     }
-    const int bin = threadIdx.x;
-    const Sum sure = scan_of_block(bin < first && bin < kBins ? s.bins[bin].weight : Sum(0)).total;
-    if (threadIdx.x == 0) s.sum.sum = sure;
+    if (threadIdx.x < kBins) add_to_block(threadIdx.x < first ? s.bins[threadIdx.x].weight : Sum(0));
+  }
+
+  // Adds to the block's sum. All lanes of the warp call it.
+  __device__ __forceinline__ void add_to_block(Sum own) const {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset >>= 1) own += __shfl_xor_sync(kAllLanes, own, offset);
+    if (lane_index() == 0) atomicAdd(&s.sum.sum, own);
   }
 
   // What the filters keep, by the candidates that are gathered.
@@ -448,7 +451,9 @@ struct FewRowsSampler {
   }
 
   __device__ __forceinline__ Fixed weigh(const Draw& draw, Prefix kept, float logit, int i) const {
-    return kept.holds(order_key(logit), begin + i) ? draw.weight(logit) : Fixed{0, 0};
+    const Fixed term = draw.weight(logit);  // of all: a branch would take longer
+    const bool holds = kept.holds(order_key(logit), begin + i);
+    return {holds ? term.high : 0u, holds ? term.low : 0};
   }
 
   // The token at which the sum exceeds the goal, in the block that has it; `own` is the thread's.
