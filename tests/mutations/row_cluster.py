@@ -9,15 +9,9 @@ BUGS = {
         ),
         ("loads after the row's end", "if (i < tokens && begin + i < vocab)", "if (i < tokens)"),
         (
-            "the others' turn is the first one's",
-            "loads.load(row.logits, row.vocab, begin, tokens, turn + own);",
-            "loads.load(row.logits, row.vocab, begin, tokens, own);",
-        ),
-        ("no barrier before the row is read", "  __syncthreads();\n  PlainTile", "  PlainTile"),
-        (
-            "adjusted as if it began with id 0",
-            "adjust<kWidth>(row, begin, min(",
-            "adjust<kWidth>(row, 0, min(",
+            "no barrier before the row is read",
+            "turn + own);\n  }\n  __syncthreads();\n",
+            "turn + own);\n  }\n",
         ),
         (
             "the extent of the first block alone",
@@ -25,26 +19,25 @@ BUGS = {
             "0);\n  top_key",
         ),
         (
-            "the top id of any block",
-            "top_key == extent.top_key ? static_cast<int>(found.y) : kHighestInt",
-            "static_cast<int>(found.y)",
-        ),
-        (
             "blocks do not wait",
             "  cluster_arrive();\n  cluster_wait();\n}",
             "  cluster_arrive();\n}",
         ),
+        ("a token is visited twice", "visit(logits.z, i + 2);", "visit(logits.y, i + 1);"),
         (
-            "every second vector of a tile",
-            "visit(logits.z, begin + i + 2);",
-            "visit(logits.z, begin + i + 1);",
+            "a run too short",
+            "begin = first(), end = begin + run();",
+            "begin = first(), end = begin + run() - 4;",
         ),
-    ),
-    ("logprobs", "row_cluster.cuh"): (
         (
             "candidates of a block on top of each other's",
-            "if (lane_index() >= offset) up_to += left;",
-            "up_to += left;",
+            "if (lane_index() >= offset) up_to += left;\n    }\n    all",
+            "up_to += left;\n    }\n    all",
+        ),
+        (
+            "candidates of half of each block",
+            "i < count; i += 64) {\n    to[i]",
+            "i < count; i += 128) {\n    to[i]",
         ),
     ),
 }

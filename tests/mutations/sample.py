@@ -2,11 +2,6 @@
 
 BUGS = {
     ("sample", "sample.cu"): (
-        (
-            "a broken row is counted",
-            "if (token >= 0 && counted != nullptr)",
-            "if (counted != nullptr)",
-        ),
         ("a dead row gives -1", "token_ids[blockIdx.x] = 0;", "token_ids[blockIdx.x] = -1;"),
         (
             "every thread writes the count",
@@ -104,9 +99,19 @@ BUGS = {
             "const int position = sample_positions[slot];\n  const Row<T> row = asked.row(row_logits, slot, position);\n  if (describes)",
         ),
         (
+            "a broken row is counted",
+            "if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n}\n\ntemplate",
+            "if (counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n}\n\ntemplate",
+        ),
+        (
+            "few rows: a broken row is counted",
+            "if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n  cluster",
+            "if (counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n  cluster",
+        ),
+        (
             "position of the slot, not of the row, of few",
-            "const int position = sample_positions[blockIdx.y];\n  const Row<T> row = asked.row(row_logits, slot, position);\n  const Request",
-            "const int position = sample_positions[slot];\n  const Row<T> row = asked.row(row_logits, slot, position);\n  const Request",
+            "    const int position = sample_positions[blockIdx.y];\n    work.row",
+            "    const int position = sample_positions[slot];\n    work.row",
         ),
         (
             "blocks of few rows do not wait for each other's end",
@@ -122,11 +127,6 @@ BUGS = {
             "few rows: the first row's logits",
             "  loads.load(row_logits, vocab, begin, block_tokens",
             "  loads.load(logits, vocab, begin, block_tokens",
-        ),
-        (
-            "few rows: a broken row is counted",
-            "if (token >= 0 && request.counted != nullptr)",
-            "if (request.counted != nullptr)",
         ),
     ),
 }
