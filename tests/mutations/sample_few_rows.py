@@ -86,7 +86,7 @@ BUGS = {
             "const int first_bit = 32 * half;",
         ),
         (
-            "candidates of a warp overwrite each other",
+            "few rows: candidates of a warp overwrite each other",
             "at += __shfl_sync(kAllLanes, before, 31) - own;",
             "at += before - own;",
         ),
@@ -126,7 +126,7 @@ BUGS = {
             "kept.holds(order_key(logit), i);\n    return",
         ),
         (
-            "an edge belongs to the token before it",
+            "few rows: an edge belongs to the token before it",
             "kAllLanes, up_to > goal",
             "kAllLanes, up_to >= goal",
         ),
