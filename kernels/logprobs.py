@@ -51,7 +51,7 @@ from .row_order import (
 )
 from .sample import largest
 
-MAX_FEW_ROWS = 8  # that have a cluster each
+MAX_FEW_ROWS = 12  # that have a cluster each
 _WORK_BYTES = 43 * 1024  # of a row: sizeof(ListWork), rounded up
 _LIST_RANK_BYTES = 42 * 1024  # of shared memory: sizeof(ListRank), rounded up
 _RESULTS = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")

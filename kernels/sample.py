@@ -72,7 +72,7 @@ GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
 _BLOCK = 256  # tokens whose weights are added in float32
 _WORK_BYTES = 47 * 1024  # of a row: sizeof(RowWork), rounded up
-MAX_FEW_ROWS = 8  # that are sampled by a cluster each
+MAX_FEW_ROWS = 12  # that are sampled by a cluster each
 _RANK_WORK_BYTES = 51 * 1024  # of shared memory: sizeof(RankWork), rounded up
 
 Side = Literal["left", "right"]

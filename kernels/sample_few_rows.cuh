@@ -9,7 +9,7 @@
 #include "sample_row.cuh"
 
 constexpr int kCopies = 8;  // of a block's bins: no half of a sum has more than 4,096 terms
-constexpr int kFew = 64;    // candidates that are compared with each other
+constexpr int kFew = 128;   // candidates that are compared with each other
 constexpr int kMaxRun = 64;  // tokens of a thread
 
 struct alignas(16) BinTotal {
@@ -147,17 +147,19 @@ __device__ __forceinline__ Sum first_to_reach(
     s.few_terms[at] = measure(candidate).joined();
   });
   __syncthreads();
-  // Eight threads add up what is not after a candidate.
-  static_assert(kThreads == 8 * kFew, "all of them at once");
-  const int few = s.count, which = threadIdx.x / 8;
+  // Some threads add up what is not after a candidate.
+  constexpr int kTeam = kThreads / kFew;
+  const int few = s.count, which = threadIdx.x / kTeam;
   Sum sum = 0;
   const Sum own = which < few ? s.few[which] : Sum(0);
-#pragma unroll 1
-  for (int i = threadIdx.x % 8; i < few; i += 8) sum += s.few[i] <= own ? s.few_terms[i] : Sum(0);
+#pragma unroll 4
+  for (int i = threadIdx.x % kTeam; i < few; i += kTeam) {
+    sum += s.few[i] <= own ? s.few_terms[i] : Sum(0);
+  }
 #pragma unroll
-  for (int offset = 4; offset > 0; offset >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  for (int offset = kTeam / 2; offset > 0; offset >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, offset);
   const Sum reached = before + sum;
-  if (threadIdx.x % 8 == 0 && which < few) {
+  if (threadIdx.x % kTeam == 0 && which < few) {
     if (reached >= wanted && reached - s.few_terms[which] < wanted) s.found = own;
   }
   __syncthreads();
@@ -300,12 +302,11 @@ struct FewRowsSampler {
     tile.visit([&](float logit, int) {
       const int bin = Places::bin(draw.places(logit));
       const Fixed term = draw.weight(logit);
-      const bool counts = logit >= draw.min_logit, is_rest = counts && bin == kBins - 1;
-      if (counts && !is_rest) {
-        if (has_counts) atomicAdd(&s.counts[bin], 1u);
-        atomicAdd(&s.high[copy + bin], term.high);
-        atomicAdd(&s.low[copy + bin], term.low);
-      }
+      const bool counts = logit >= draw.min_logit, is_rest = counts & (bin == kBins - 1);
+      const bool has_bin = counts & !is_rest;
+      if (has_bin) atomicAdd(&s.high[copy + bin], term.high);
+      if (has_bin) atomicAdd(&s.low[copy + bin], term.low);
+      if (has_bin & has_counts) atomicAdd(&s.counts[bin], 1u);
       rest_count += is_rest ? 1 : 0;
       rest.add({is_rest ? term.high : 0u, is_rest ? term.low : 0});
     });
@@ -349,12 +350,12 @@ struct FewRowsSampler {
     unsigned chosen[kMaxRun / 32] = {};  // by the last bits of their places
     tile.visit([&](float logit, int i) {
       const float place = draw.places(logit);
-      const bool may_end =
-          (place >= begin_place && place < end_place) || (place >= k_begin && place < k_end);
-      if (may_end && logit >= draw.min_logit) {
-        const unsigned bit = 1u << (i & 31);
-        (i - begin_of_run < 32 ? chosen[0] : chosen[1]) |= bit;
-      }
+      const bool may_end = ((place >= begin_place) & (place < end_place)) |
+                           ((place >= k_begin) & (place < k_end));
+      const unsigned bit = (may_end & (logit >= draw.min_logit)) ? 1u << (i & 31) : 0u;
+      const bool is_first = i - begin_of_run < 32;
+      chosen[0] |= is_first ? bit : 0u;
+      chosen[1] |= is_first ? 0u : bit;
     });
 #pragma unroll
     for (int half = 0; half < kMaxRun / 32; ++half) {

@@ -40,8 +40,8 @@ BUGS = {
         ("a candidate is not added to itself", "s.few[i] <= own ?", "s.few[i] < own ?"),
         (
             "half of the few are added up",
-            "for (int offset = 4; offset > 0; offset >>= 1) sum",
-            "for (int offset = 2; offset > 0; offset >>= 1) sum",
+            "for (int offset = kTeam / 2; offset > 0; offset >>= 1) sum",
+            "for (int offset = kTeam / 4; offset > 0; offset >>= 1) sum",
         ),
         (
             "two blocks have the likeliest",
@@ -74,7 +74,7 @@ BUGS = {
             "const bool counts = logit >= draw.min_logit, is_rest",
             "const bool counts = true, is_rest",
         ),
-        ("candidates below min_p", "if (may_end && logit >= draw.min_logit) {", "if (may_end) {"),
+        ("candidates below min_p", "(may_end & (logit >= draw.min_logit)) ?", "may_end ?"),
         (
             "more candidates than a block has room for",
             "known.theirs > kOwnCandidates",
