@@ -258,7 +258,9 @@ LOGPROBS = Kernel(
         _case("one_column", 33, max_logprobs=1),
         _case("large_vocab", 128_256),
         _case("many_ties", 20_000, levels=1),  # more than a block sorts
-        # Few rows, which have a form of their own.
+        # More rows than have a form of their own, and fewer.
+        _case("many_rows", 20_008, rows=20),
+        _case("many_rows_ties", 20_000, levels=1, rows=20),
         _case("one_row", 128_256, rows=1, wanted=[20]),
         _case("few_rows", 20_008, rows=8),
         _case("few_rows_broken", 1000, broken=True, rows=6),

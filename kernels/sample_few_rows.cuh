@@ -166,13 +166,14 @@ __device__ __forceinline__ Sum first_to_reach(
   return s.found;
 }
 
-// Looks through a row alone, in the memory of the tile: for odd rows. All threads of the block call it.
-template <typename T, int kWidth>
+// Looks through a row alone, in the memory of the tile: for odd rows. It loads tokens one by one, which takes
+// fewer registers. All threads of the block call it.
+template <typename T>
 __device__ __noinline__ int draw_alone(
     const Row<T>& row, const Request& request, const Draw& draw, int top_key, RowScratch& scratch) {
   const Extent extent = {top_key, 0, 0};
-  const Prefix kept = end_of_filters_in_row<T, kWidth>(row, request, draw, extent, scratch);
-  return lowest_id_above<T, kWidth>(
+  const Prefix kept = end_of_filters_in_row<T, 1>(row, request, draw, extent, scratch);
+  return lowest_id_above<T, 1>(
       row,
       [&](float logit, int id) {
         return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
@@ -267,7 +268,7 @@ struct FewRowsSampler {
         cluster_arrive();
         RowScratch& scratch = *reinterpret_cast<RowScratch*>(tile.words);
         if (rank > 0) return kNotHere;
-        return draw_alone<T, kWidth>(s.row, s.request, s.draw, extent.top_key, scratch);
+        return draw_alone<T>(s.row, s.request, s.draw, extent.top_key, scratch);
       }
       Sum of_rank = known.sum;  // in lane r: of what is kept in block r
       if (is_filtered) {

@@ -207,7 +207,20 @@ SAMPLE_CASES = (
         top_p=(1.0, 0.9, 0.5),
         min_p=(0.0, 1e-3),
     ),
-    # Few rows, which have a form of their own.
+    # More rows than have a form of their own, and fewer.
+    _case(
+        "many_rows",
+        20_008,
+        temperature=(0.0, 0.7, 1.0, 1.5),
+        top_k=(0, 30, 900),
+        top_p=(0.9, 1.0, 0.99, 0.5),
+        min_p=(0.0, 0.0, 0.0, 0.0, 0.05),
+        repetition=(1.0, 1.2),
+        biases=16,
+        stops=5,
+        rows=20,
+    ),
+    _case("many_rows_ties", 20_000, levels=2, top_k=(0, 12_000), top_p=(0.3, 1.0), rows=20),
     _case("one_row", 128_256, temperature=(0.6,), top_p=(0.9,), rows=1),
     _case("few_rows", 20_008, temperature=(0.0, 0.7, 1.0), top_k=(0, 30), min_p=(0, 0.1), rows=8),
     _case(

@@ -507,7 +507,7 @@ def adjusted_bits(kernels: Kernels) -> None:
 
     def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
         assert sample.launches is not None
-        first = sample.launches(axes, dtype)[0]
+        first = running_on("", sample.launches(axes, dtype))[0]
         assert isinstance(first, Launch)
         probe = first.function.replace("sample_extents", "adjusted_probe")
         return (first, Launch(probe, first.grid, first.block, (), ("adjusted", WORKSPACE)))
