@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(128) advance(
   }
   if (slot < 0) return;
   const int position = sample_positions[row];
-  const int earliest = min_position[slot], last = end_position[slot];  // with the stop ids, not after
+  const int earliest = min_position[slot],
+            last = end_position[slot];  // with the stop ids, not after
   bool ends = false;
   for (int i = lane; i < stops; i += 32) {
     const int stop_id = stop_ids[static_cast<long long>(slot) * stops + i];

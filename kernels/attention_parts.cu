@@ -23,6 +23,6 @@ __global__ void __launch_bounds__(kThreads, 1) attention_parts(
   wait_for_previous_kernel();
   if (rows <= kFewRows) let_next_kernel_start();
   cut_rows<kThreads>(
-      parts, arrivals, row_ids, seq_lens, rows, all_parts, heads, kv_heads, whole_shares, part_shares,
-      reinterpret_cast<int*>(smem));
+      parts, arrivals, row_ids, seq_lens, rows, all_parts, heads, kv_heads, whole_shares,
+      part_shares, reinterpret_cast<int*>(smem));
 }

@@ -17,9 +17,9 @@ __device__ __forceinline__ void cut_rows(
     int part_shares,
     int* scratch) {
   constexpr int kWarps = kThreads / 32;
-  int* units = scratch;       // [rows]
-  int* ranks = units + rows;  // [rows]: how many rows come before
-  int* places = ranks + rows; // [rows]: parts of rows before, by rank
+  int* units = scratch;        // [rows]
+  int* ranks = units + rows;   // [rows]: how many rows come before
+  int* places = ranks + rows;  // [rows]: parts of rows before, by rank
   __shared__ unsigned long long all_units;
   __shared__ int used;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;

@@ -255,8 +255,9 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_list(
 struct ListRank {
   // What the other blocks read.
   RankExtent extent;
-  RankSum sum;                             // of its candidates only their number
-  float2 groups[kMaxOwnChunks * kGroups];  // the sum, and the number of tokens up to the target, as bits
+  RankSum sum;  // of its candidates only their number
+  float2 groups
+      [kMaxOwnChunks * kGroups];  // the sum, and the number of tokens up to the target, as bits
   Sum candidates[kOwnCandidates];
   // The first block's own.
   Sum gathered[kMaxCandidates];
@@ -357,7 +358,8 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
     }
     __syncthreads();  // the candidates are there, and the tile may be overwritten
     report.write<T, kWidth>(
-        row, wanted, extent, sum, before, s.gathered, count, *reinterpret_cast<RowScratch*>(tile.words));
+        row, wanted, extent, sum, before, s.gathered, count,
+        *reinterpret_cast<RowScratch*>(tile.words));
   }
   meet();
 }

@@ -72,7 +72,8 @@ struct PartLoads {
   Pack<T, kWidth> packs[kLoads];
 
   // Those from `first` on of the part, which begins with the id `begin`.
-  __device__ __forceinline__ void load(const T* logits, int vocab, int begin, int tokens, int first) {
+  __device__ __forceinline__ void load(
+      const T* logits, int vocab, int begin, int tokens, int first) {
 #pragma unroll
     for (int v = 0; v < kLoads; ++v) {
       const int i = first + v * kStride;
@@ -82,8 +83,8 @@ struct PartLoads {
     }
   }
   // Stores them in float32; -inf after the row's last token.
-  __device__ __forceinline__ void
-  store(const PartTile& tile, int vocab, int begin, int tokens, int first) {
+  __device__ __forceinline__ void store(
+      const PartTile& tile, int vocab, int begin, int tokens, int first) {
 #pragma unroll
     for (int v = 0; v < kLoads; ++v) {
       const int i = first + v * kStride;
@@ -192,8 +193,8 @@ struct RanksSums {
 
 // Copies the blocks' candidates one after the other, two warps those of a block. All threads of the block
 // call it.
-__device__ __forceinline__ void
-gather_candidates(const Sum* candidates, const RanksSums& known, Sum* gathered) {
+__device__ __forceinline__ void gather_candidates(
+    const Sum* candidates, const RanksSums& known, Sum* gathered) {
   static_assert(kGroups == 2 * kRanks, "two warps for each block");
   const int rank = warp_index() / 2;
   const int count = __shfl_sync(kAllLanes, known.theirs, rank);

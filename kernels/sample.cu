@@ -71,11 +71,24 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
     if (describes && threadIdx.x == 0) work.request = Request{};
     return;
   }
-  const Asked asked = {token_counts, repetition_penalty, presence_penalty, frequency_penalty,
-                       bias_ids,     bias_values,        stop_ids,         min_position,
-                       temperature,  top_k,              top_p,            min_p,
-                       seeds,        sample_index,       count_tokens,     vocab,
-                       max_bias,     max_stop_ids};
+  const Asked asked = {token_counts,
+                       repetition_penalty,
+                       presence_penalty,
+                       frequency_penalty,
+                       bias_ids,
+                       bias_values,
+                       stop_ids,
+                       min_position,
+                       temperature,
+                       top_k,
+                       top_p,
+                       min_p,
+                       seeds,
+                       sample_index,
+                       count_tokens,
+                       vocab,
+                       max_bias,
+                       max_stop_ids};
   const int position = sample_positions[blockIdx.y];
   const Row<T> row = asked.row(row_logits, slot, position);
   if (describes) {
@@ -370,11 +383,24 @@ __global__ void __launch_bounds__(kThreads, 1) sample_few_rows(
   using Sampler = FewRowsSampler<T, kWidth>;
   typename Sampler::Work& work = *reinterpret_cast<typename Sampler::Work*>(smem);
   if (threadIdx.x == 0) {
-    const Asked asked = {token_counts, repetition_penalty, presence_penalty, frequency_penalty,
-                         bias_ids,     bias_values,        stop_ids,         min_position,
-                         temperature,  top_k,              top_p,            min_p,
-                         seeds,        sample_index,       count_tokens,     vocab,
-                         max_bias,     max_stop_ids};
+    const Asked asked = {token_counts,
+                         repetition_penalty,
+                         presence_penalty,
+                         frequency_penalty,
+                         bias_ids,
+                         bias_values,
+                         stop_ids,
+                         min_position,
+                         temperature,
+                         top_k,
+                         top_p,
+                         min_p,
+                         seeds,
+                         sample_index,
+                         count_tokens,
+                         vocab,
+                         max_bias,
+                         max_stop_ids};
     const int position = sample_positions[blockIdx.y];
     work.row = asked.row(row_logits, slot, position);
     work.request = asked.request(slot, position);

@@ -8,8 +8,8 @@
 #include "row_cluster.cuh"
 #include "sample_row.cuh"
 
-constexpr int kCopies = 8;  // of a block's bins: no half of a sum has more than 4,096 terms
-constexpr int kFew = 128;   // candidates that are compared with each other
+constexpr int kCopies = 8;   // of a block's bins: no half of a sum has more than 4,096 terms
+constexpr int kFew = 128;    // candidates that are compared with each other
 constexpr int kMaxRun = 64;  // tokens of a thread
 
 struct alignas(16) BinTotal {
@@ -157,7 +157,8 @@ __device__ __forceinline__ Sum first_to_reach(
     sum += s.few[i] <= own ? s.few_terms[i] : Sum(0);
   }
 #pragma unroll
-  for (int offset = kTeam / 2; offset > 0; offset >>= 1) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  for (int offset = kTeam / 2; offset > 0; offset >>= 1)
+    sum += __shfl_xor_sync(kAllLanes, sum, offset);
   const Sum reached = before + sum;
   if (threadIdx.x % kTeam == 0 && which < few) {
     if (reached >= wanted && reached - s.few_terms[which] < wanted) s.found = own;
@@ -323,7 +324,8 @@ struct FewRowsSampler {
     if (bin < kBins) {
       Sum weight = 0;
 #pragma unroll
-      for (int i = bin; i < kCopies * kBins; i += kBins) weight += Fixed{s.high[i], s.low[i]}.joined();
+      for (int i = bin; i < kCopies * kBins; i += kBins)
+        weight += Fixed{s.high[i], s.low[i]}.joined();
       s.bins[bin] = {weight, s.counts[bin]};
     }
     meet();
@@ -351,8 +353,8 @@ struct FewRowsSampler {
     unsigned chosen[kMaxRun / 32] = {};  // by the last bits of their places
     tile.visit([&](float logit, int i) {
       const float place = draw.places(logit);
-      const bool may_end = ((place >= begin_place) & (place < end_place)) |
-                           ((place >= k_begin) & (place < k_end));
+      const bool may_end =
+          ((place >= begin_place) & (place < end_place)) | ((place >= k_begin) & (place < k_end));
       const unsigned bit = (may_end & (logit >= draw.min_logit)) ? 1u << (i & 31) : 0u;
       const bool is_first = i - begin_of_run < 32;
       chosen[0] |= is_first ? bit : 0u;
@@ -378,7 +380,8 @@ struct FewRowsSampler {
         if (at < kOwnCandidates) s.candidates[at] = pack_candidate(order_key(tile[i]), begin + i);
       }
     }
-    if (threadIdx.x < kBins) add_to_block(threadIdx.x < first ? s.bins[threadIdx.x].weight : Sum(0));
+    if (threadIdx.x < kBins)
+      add_to_block(threadIdx.x < first ? s.bins[threadIdx.x].weight : Sum(0));
   }
 
   // Adds to the block's sum. All lanes of the warp call it.
@@ -389,8 +392,8 @@ struct FewRowsSampler {
   }
 
   // What the filters keep, by the candidates that are gathered.
-  __device__ __forceinline__ Prefix last_of_filters(
-      const Ends& ends, int count, Prefix kept) const {
+  __device__ __forceinline__ Prefix
+  last_of_filters(const Ends& ends, int count, Prefix kept) const {
     const Draw draw = s.draw;
     const auto weight_of = [&](Sum candidate) {
       return draw.weight(key_logit(candidate_key(candidate)));

@@ -175,7 +175,7 @@ find_ends(const Request& request, Sum weight, Sum count, BlockScan scan) {
   if (threadIdx.x == 0) ends = {kBins, kBins, kBins, 0, 0, 0, 0};
   const Scan sums = scan(weight);  // its barriers: the ends are set
   if (threadIdx.x == 0) ends.all = sums.total;
-  Sum least = sums.total, most = sums.total;       // that top_k keeps
+  Sum least = sums.total, most = sums.total;  // that top_k keeps
   if (k > 0) {
     const Sum reached = scan(count).reached;
     if (reached >= k && reached - count < k) {

@@ -58,10 +58,13 @@ BUGS = {
         ),
         (
             "the second launch does not wait for the first",
-            "  let_next_kernel_start();\n  wait_for_previous_kernel();\n"
-            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
             "  let_next_kernel_start();\n"
-            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
+            "  wait_for_previous_kernel();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n"
+            "  const Request",
+            "  let_next_kernel_start();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n"
+            "  const Request",
         ),
         (
             "candidates up to the bin before top_p's last",
@@ -95,12 +98,20 @@ BUGS = {
         ),
         (
             "position of the slot, not of the row, of many",
-            "const int position = sample_positions[blockIdx.y];\n  const Row<T> row = asked.row(row_logits, slot, position);\n  if (describes)",
-            "const int position = sample_positions[slot];\n  const Row<T> row = asked.row(row_logits, slot, position);\n  if (describes)",
+            "const int position = sample_positions[blockIdx.y];\n"
+            "  const Row<T> row = asked.row(row_logits, slot, position);\n"
+            "  if (describes)",
+            "const int position = sample_positions[slot];\n"
+            "  const Row<T> row = asked.row(row_logits, slot, position);\n"
+            "  if (describes)",
         ),
         (
             "a broken row is counted",
-            "if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n}\n\ntemplate",
+            "if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);\n"
+            "  }\n"
+            "}\n"
+            "\n"
+            "template",
             "if (counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n}\n\ntemplate",
         ),
         (

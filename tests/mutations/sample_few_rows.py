@@ -38,11 +38,7 @@ BUGS = {
             "if (reached >= wanted) s.found = own;",
         ),
         ("a candidate is not added to itself", "s.few[i] <= own ?", "s.few[i] < own ?"),
-        (
-            "half of the few are added up",
-            "for (int offset = kTeam / 2; offset > 0; offset >>= 1) sum",
-            "for (int offset = kTeam / 4; offset > 0; offset >>= 1) sum",
-        ),
+        ("half of the few are added up", "int offset = kTeam / 2;", "int offset = kTeam / 4;"),
         (
             "two blocks have the likeliest",
             "      if (rank > 0) return kNotHere;\n      return extent",
@@ -64,11 +60,7 @@ BUGS = {
             "      atomicAdd(&s.high[copy + kBins - 1], rest.high);\n",
             "",
         ),
-        (
-            "all bins of one copy",
-            "i < kCopies * kBins; i += kBins) weight",
-            "i < kBins; i += kBins) weight",
-        ),
+        ("all bins of one copy", "i < kCopies * kBins; i += kBins)", "i < kBins; i += kBins)"),
         (
             "bins hold what is below min_p",
             "const bool counts = logit >= draw.min_logit, is_rest",

@@ -62,8 +62,10 @@ BUGS = {
         ),
         (
             "position and sample index swapped",
-            "static_cast<unsigned>(position),\n                                    static_cast<unsigned>(sample_index[slot])",
-            "static_cast<unsigned>(sample_index[slot]),\n                                    static_cast<unsigned>(position)",
+            "static_cast<unsigned>(position),\n"
+            "                                    static_cast<unsigned>(sample_index[slot])",
+            "static_cast<unsigned>(sample_index[slot]),\n"
+            "                                    static_cast<unsigned>(position)",
         ),
         (
             "all tokens are counted",
