@@ -56,6 +56,19 @@ def has_driver() -> bool:
     return True
 
 
+def check_driver() -> None:
+    """Refuse a machine without NVIDIA's driver, and wake none.
+
+    Raises:
+        CudaUnavailable: it is not there.
+    """
+    if not has_driver():
+        raise CudaUnavailable(
+            "cuda: libcuda.so.1 is not found, expected NVIDIA's driver; install it, or use "
+            "device='cpu'"
+        )
+
+
 def wake_driver() -> None:
     """Begin to start the driver, in a thread, and import CuPy meanwhile.
 
@@ -91,11 +104,7 @@ def check_cuda() -> str:
             f"cuda: {' and '.join(wheels)} are both installed and overwrite each other, expected "
             f"one; pip uninstall {' '.join(wheels)}, then {INSTALL}"
         )
-    if not has_driver():
-        raise CudaUnavailable(
-            "cuda: libcuda.so.1 is not found, expected NVIDIA's driver; install it, or use "
-            "device='cpu'"
-        )
+    check_driver()
     try:
         import cupy
     except ImportError as error:
