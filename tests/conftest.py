@@ -19,6 +19,7 @@ from pathlib import Path
 import gpu_record
 import hypothesis
 import pytest
+from tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -75,6 +76,12 @@ def stories260k() -> Path:
             pytest.fail(f"{reason}, and CI must have it")
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of `tiny_model.py`, which no test changes; some files have one of their own."""
+    return write_tiny_model(tmp_path_factory.mktemp("tiny_model") / "tiny")
 
 
 @pytest.fixture(scope="session")
