@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cugraphs.cuda_device import CudaDevice, has_driver
+from cugraphs.cuda_availability import has_driver
+from cugraphs.cuda_device import CudaDevice
 from cugraphs.device import CpuDevice, Device
 from cugraphs.kv_cache import KVCacheShape
 

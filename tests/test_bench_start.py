@@ -138,7 +138,7 @@ def test_a_mistake_is_one_line(capsys, arguments, message):
 
 @pytest.mark.parametrize("benchmark", ["start", "load"])
 def test_without_a_driver_no_checkpoint_is_written(benchmark, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("cugraphs.cuda_device.has_driver", lambda: False)
+    monkeypatch.setattr("cugraphs.cuda_availability.has_driver", lambda: False)
     folder = tmp_path / "there"
     options = ["--shape", "smollm2-135m", "--folder", str(folder)]
     assert main(["bench", benchmark, *options]) == 2

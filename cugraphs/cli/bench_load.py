@@ -18,7 +18,7 @@ from cugraphs.cli.bench_session import (
     progress_bar,
 )
 from cugraphs.cli.tables import TableConsole, gigabytes, new_table
-from cugraphs.cuda_device import check_cuda
+from cugraphs.cuda_availability import check_cuda
 from cugraphs.kernel import Array
 from cugraphs.load_bench import LoadTimes, measure_loading
 from cugraphs.models.weights import begin_loading

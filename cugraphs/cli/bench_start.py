@@ -23,7 +23,7 @@ from cugraphs.cli.bench_session import (
     write_record,
 )
 from cugraphs.cli.tables import TableConsole, new_table
-from cugraphs.cuda_device import check_driver
+from cugraphs.cuda_availability import check_driver
 from cugraphs.figure_file import check_figure_file
 from cugraphs.load_bench import read_rate
 from cugraphs.start_bench import Start, run_start
