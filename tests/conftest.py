@@ -7,11 +7,17 @@ import argparse
 import functools
 import os
 import shutil
+import signal
 import weakref
 
 # Before NumPy is imported: on small matrices a second BLAS thread gains little, and where other
 # work has the cores it stalls every product.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Tests interrupt themselves and what they start. A shell without job control lets what it starts in
+# the background ignore that, and so all that this starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # isort: split
 from pathlib import Path
