@@ -276,19 +276,20 @@ def cut_scalars(batch_invariant: bool) -> tuple[np.generic, ...]:
     return np.int32(0), np.int32(1)
 
 
-def _takes_pieces(axes: Axes, dtype: str, batch_invariant: bool) -> bool:
-    """Whether sm_90a has a form of its own: a tile's tokens lie in one piece."""
-    itemsize, head_dim = DTYPES[dtype].itemsize, axes["head_dim"]
+def takes_pieces(axes: Axes) -> bool:
+    """Whether sm_90a has a form of its own for 16-bit dtypes: a tile's tokens lie in one piece."""
+    head_dim = axes["head_dim"]
     group = axes["q_size"] // (axes["kv_heads"] * head_dim)
     is_whole = axes["block_size"] % TILE_TOKENS == 0 and head_dim in PIECE_HEAD_DIMS
-    return itemsize == 2 and is_whole and group <= 8 and not batch_invariant
+    return is_whole and group <= 8
 
 
-def _form_of_pieces(axes: Axes, dtype: str) -> Form:
-    """Smaller blocks where there are more."""
+def form_of_pieces(axes: Axes, dtype: str, *, appends: bool = False) -> Form:
+    """Smaller blocks where there are more; ``appends``: the launch appends the last tokens too."""
     head_dim = axes["head_dim"]
     warps = next(warps for warps, most in PIECE_WARPS if axes["rows"] * axes["kv_heads"] <= most)
-    text = f"Pieces<{CUDA_TYPES[dtype]}, {head_dim}, {warps}, {PLACES}, {16 // warps}>"
+    numbers = (head_dim, warps, PLACES, 16 // warps, *(("true",) if appends else ()))
+    text = f"Pieces<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
     return Form(text, 32 * warps, 8, warps * PLACES * (TILE_TOKENS * head_dim * 2 + 8))
 
 
@@ -300,9 +301,9 @@ def launches(
     anywhere = _launch(axes, dtype, scale, batch_invariant, form)
     if takes_few_rows(axes, dtype) and not batch_invariant:
         return (few_rows_launch(axes, dtype, head_scalars(axes, scale), elsewhere=(anywhere,)),)
-    if not _takes_pieces(axes, dtype, batch_invariant):
+    if DTYPES[dtype].itemsize != 2 or batch_invariant or not takes_pieces(axes):
         return (anywhere,)
-    form = _form_of_pieces(axes, dtype)
+    form = form_of_pieces(axes, dtype)
     on_sm90 = _launch(axes, dtype, scale, batch_invariant, form)
     return (replace(on_sm90, arch="sm_90a", elsewhere=(anywhere,)),)
 

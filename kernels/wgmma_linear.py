@@ -164,6 +164,7 @@ def wgmma_launch(
         operands=operands,
         shared_bytes=shape.shared_bytes,
         programmatic=True,
+        settles=True,
         arch=WGMMA_ARCH,
         elsewhere=elsewhere,
         tensor_maps=(
