@@ -2,18 +2,12 @@
 
 BUGS = {
     ("norm_swiglu", "norm_swiglu.cu"): (
+        ("no eps", "tokens, in_features, eps);", "tokens, in_features, 0.0f);"),
+        ("the norm's weight is that of the product", "gains, gain, in", "gains, weight, in"),
         (
-            "gate and up swapped",
-            "from_float<T>(silu<T>(gate) * up);\n      }\n    }\n  };\n  const int units",
-            "from_float<T>(silu<T>(up) * gate);\n      }\n    }\n  };\n  const int units",
+            "as many gates as in_features",
+            "tokens, in_features, inter, load",
+            "tokens, in_features, in_features, load",
         ),
-        ("products not rounded", "to_float(from_float<T>(sums[g]))", "sums[g]"),
-        ("gates in place of what they scale", "gate : inter + gate", "gate : gate"),
-        (
-            "gates after the last are read",
-            "min(unit * kGates + column % kGates, inter - 1)",
-            "unit * kGates + column % kGates",
-        ),
-        ("gates after the last are stored", "if (output < inter) {", "{"),
     ),
 }
