@@ -87,6 +87,7 @@ __all__ = [
     "PAGED_PREFILL_ATTENTION",
     "RMS_NORM",
     "ROPE_APPEND",
+    "ROPE_APPEND_ATTENTION",
     "SAMPLE",
     "SILU_AND_MUL",
 ]

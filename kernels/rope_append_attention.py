@@ -1,9 +1,9 @@
 """Rotary embedding, append to the cache and decode attention, in one launch.
 
 ``paged_decode_attention(rope_append(qkv))``. Rounding: queries and keys are rounded as ROPE_APPEND
-stores them, so the results are those of ROPE_APPEND and PAGED_DECODE_ATTENTION, one after the other.
-A row is its sequence's newest token: it has the position ``seq_lens - 1``, whose slot it is
-appended to, or it is dead.
+stores them, so the results are those of ROPE_APPEND and PAGED_DECODE_ATTENTION one after the other.
+A row is its sequence's newest token, and its slot that of the token at ``seq_lens - 1``, or it is
+dead.
 """
 
 from __future__ import annotations

@@ -158,11 +158,6 @@ BUGS = {
             "kAppends && newest != nullptr && token_of(n) + kTileTokens > end",
         ),
         (
-            "every piece gets the newest token",
-            "kAppends && newest != nullptr && token_of(n) + kTileTokens >= end",
-            "kAppends && newest != nullptr",
-        ),
-        (
             "the newest key is left out",
             "      if (completes) complete(tile_at(2 * n), newest, end - 1 - token_of(n));\n",
             "",

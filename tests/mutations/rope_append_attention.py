@@ -1,5 +1,9 @@
 """Bugs to plant in kernels/rope_append_attention.cu and .py."""
 
+_WAIT = "  wait_for_previous_kernel();\n"
+_TRIGGER = "  if (rows <= kEarlyRows) let_next_kernel_start();\n"
+_IS_LIVE = "  const bool is_live = given.row >= 0 && given.end > 0;\n"
+
 BUGS = {
     ("rope_append_attention", "rope_append_attention.cu"): (
         (
@@ -9,8 +13,8 @@ BUGS = {
         ),
         (
             "the second half rotated by the rotated first",
-            "const float a = to_float(first.v[k]), b = to_float(second.v[k]);\n      first.v[k] = from_float<T>(a",
-            "const float b = to_float(second.v[k]);\n      float a = to_float(first.v[k]);\n      first.v[k] = from_float<T>(a = a",
+            "second.v[k] = from_float<T>(b * cosines[k] + a * sines[k])",
+            "second.v[k] = from_float<T>(b * cosines[k] + to_float(first.v[k]) * sines[k])",
         ),
         (
             "queries of the first KV head for all",
@@ -110,7 +114,7 @@ BUGS = {
         ),
         (
             "does not wait, any architecture",
-            "  wait_for_previous_kernel();\n  if (rows <= kEarlyRows) let_next_kernel_start();\n  const int place",
+            f"{_WAIT}{_TRIGGER}  const int place",
             "  const int place",
         ),
         (
@@ -156,18 +160,18 @@ BUGS = {
         ),
         (
             "does not wait, sm_90a",
-            "  wait_for_previous_kernel();\n  if (rows <= kEarlyRows) let_next_kernel_start();\n  if (given.row",
+            f"{_WAIT}{_TRIGGER}  if (given.row",
             "  if (given.row",
         ),
         (
             "lets the next start before its wait",
-            "  wait_for_previous_kernel();\n  if (rows <= kEarlyRows) let_next_kernel_start();\n  if (given.row",
-            "  if (rows <= kEarlyRows) let_next_kernel_start();\n  wait_for_previous_kernel();\n  if (given.row",
+            f"{_WAIT}{_TRIGGER}  if (given.row",
+            f"{_TRIGGER}{_WAIT}  if (given.row",
         ),
         (
             "returns without a wait",
-            "  const bool is_live = given.row >= 0 && given.end > 0;\n",
-            "  const bool is_live = given.row >= 0 && given.end > 0;\n  if (given.row < 0) return;\n",
+            _IS_LIVE,
+            f"{_IS_LIVE}  if (given.row < 0) return;\n",
         ),
         (
             "a dead row's position is used",
