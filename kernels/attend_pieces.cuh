@@ -67,7 +67,7 @@ struct Pieces {
   int kv_head, kv_heads, block_size;
   const T* newest;  // K and V of token end - 1 in shared memory; null: they are in the cache
 
-  // Of this lane and its warp, from begin_copies on.
+  // Of this lane and its warp, from look_up on.
   int warp, lane;
   T* ring;
   unsigned barriers;
@@ -92,10 +92,11 @@ struct Pieces {
       float scale_log2) {  // scale * log2(e)
     Pieces pieces = {k_cache, v_cache, block_table, begin,  end,
                      kv_head, kv_heads, block_size, nullptr};
-    pieces.begin_copies();
+    pieces.look_up();
     Queries queries;
     const int head = threadIdx.x % 32 / 4;
     load_head(queries, q + head * kHeadDim, head < heads);
+    pieces.begin_copies();
     pieces.attend_from(result, queries, heads, scale_log2);
   }
 
@@ -151,8 +152,9 @@ struct Pieces {
     if (bytes > 0) copy_bytes(shared_address(tile_at(number)), from, bytes, barrier_of(number));
   }
 
-  // Begins the first copies.
-  __device__ __forceinline__ void begin_copies() {
+  // Looks up where the first tiles are. What is wanted before them is best loaded before begin_copies: it
+  // would come after what is copied.
+  __device__ __forceinline__ void look_up() {
     extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
@@ -162,6 +164,9 @@ struct Pieces {
     tiles = (all_tiles - warp + kWarps - 1) / kWarps;
     blocks = block_of(lane);
     later_blocks = block_of(lane + 32);
+  }
+
+  __device__ __forceinline__ void begin_copies() {
     if (lane == 0) {
       for (int place = 0; place < kPlaces; ++place) mbarrier_init(barrier_of(place), 1);
       mbarrier_init_done();
@@ -169,6 +174,15 @@ struct Pieces {
     __syncwarp();
 #pragma unroll
     for (int number = 0; number < kPlaces; ++number) copy(number);
+  }
+
+  // After attend_from, by all threads of the block: another such object may look up its tiles.
+  __device__ __forceinline__ void give_back() const {
+    if (lane == 0) {
+      for (int place = 0; place < kPlaces; ++place) mbarrier_end(barrier_of(place));
+    }
+    fence_shared_writes();
+    __syncthreads();
   }
 
   // Writes what was not copied of the last tile: the token that is not in the cache, and after it zeros.

@@ -62,6 +62,7 @@ MIN_UNITS_OF_PART = 4
 PIECE_HEAD_DIMS = (64, 128)
 PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
+MULTIPROCESSORS = 132  # of an H100
 
 
 @quiet
@@ -288,7 +289,8 @@ def form_of_pieces(axes: Axes, dtype: str, *, appends: bool = False) -> Form:
     """Smaller blocks where there are more; ``appends``: the launch appends the last tokens too."""
     head_dim = axes["head_dim"]
     warps = next(warps for warps, most in PIECE_WARPS if axes["rows"] * axes["kv_heads"] <= most)
-    numbers = (head_dim, warps, PLACES, 16 // warps, *(("true",) if appends else ()))
+    lone = appends and axes["rows"] * axes["kv_heads"] <= MULTIPROCESSORS
+    numbers = (head_dim, warps, PLACES, 1 if lone else 16 // warps, *(("true",) if appends else ()))
     text = f"Pieces<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
     return Form(text, 32 * warps, 8, warps * PLACES * (TILE_TOKENS * head_dim * 2 + 8))
 

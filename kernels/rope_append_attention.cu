@@ -171,8 +171,14 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)
-// For sm_90a. What lies in the cache is under way before the wait: it does not depend on qkv, which the
-// launch before computes.
+__device__ __forceinline__ Part part_early(const int* parts, int place) {
+  const int* words = parts + place * static_cast<int>(sizeof(Part) / 4);
+  return {load_early(words),     load_early(words + 1), load_early(words + 2),
+          load_early(words + 3), load_early(words + 4), load_early(words + 5)};
+}
+
+// For sm_90a. A block takes every so many parts as there are blocks of its KV head: one, where these are
+// as many as parts. Before the wait it looks up what the launch before, which computes qkv, does not write.
 template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_attention_pieces(
     typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
@@ -187,6 +193,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
     const float* __restrict__ cos_sin,         // [max_position, head_dim]: cosines, then sines
     float* workspace,  // [parts of cut rows, kv_heads, group, head_dim + 2]: sums, highest, total
     int rows,
+    int places,  // parts that there are at most
     int kv_heads,
     int group,
     int block_size,
@@ -196,77 +203,92 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
   using Vector = typename Form::Vector;
   constexpr int kHeadDim = Form::kHeadDim;
   constexpr int kHalf = Form::kKeyLoads / 2;  // vectors of half a head, of a lane
+  constexpr bool kSeveral = Form::kBlocks == 1;
   __shared__ __align__(16) T newest[2 * kHeadDim];
-  const int place = blockIdx.x / kv_heads, kv_head = blockIdx.x % kv_heads;
-  const int* words = parts + place * static_cast<int>(sizeof(Part) / 4);
-  const Part given = {load_early(words),     load_early(words + 1), load_early(words + 2),
-                      load_early(words + 3), load_early(words + 4), load_early(words + 5)};
-  const BlockOfRow<T, kHeadDim, Form::kThreads> block = {given, place, kv_head, kv_heads, group};
-  const bool is_live = given.row >= 0 && given.end > 0;
-
-  Form pieces = {k_cache,   v_cache,   block_tables + static_cast<long long>(given.slot) * max_blocks,
-                 given.begin, given.end, kv_head,
-                 kv_heads,  block_size, block.appends() ? newest : nullptr};
-  Pack<float, 8> cosines[kHalf], sines[kHalf];
-  long long in_cache = 0;
+  const int kv_head = blockIdx.x % kv_heads, stride = gridDim.x / kv_heads;
   const int lane_row = threadIdx.x % 32 / 4;  // the head of this lane
-  if (is_live) {
-    const long long position = load_early(positions + given.row);
-    in_cache = block.in_cache(load_early(slot_mapping + given.row), block_size);
-    pieces.begin_copies();
-    const auto* angles = reinterpret_cast<const Pack<float, 4>*>(cos_sin + position * kHeadDim);
-#pragma unroll
-    for (int j = 0; j < kHalf; ++j) {
-      const int at = (j * 4 + threadIdx.x % 4) * 2;
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        cosines[j].v[k] = angles[at + k / 4].v[k % 4];
-        sines[j].v[k] = angles[kHeadDim / 8 + at + k / 4].v[k % 4];
-      }
-    }
-  }
+  int place = blockIdx.x / kv_heads;
+  BlockOfRow<T, kHeadDim, Form::kThreads> block;
+  Form pieces;
+  int position, slot;
+  const auto look_up = [&] {
+    const Part given = part_early(parts, place);
+    block = {given, place, kv_head, kv_heads, group};
+    if (given.row < 0 || given.end == 0) return;
+    pieces = {k_cache, v_cache, block_tables + static_cast<long long>(given.slot) * max_blocks,
+              given.begin, given.end, kv_head, kv_heads, block_size,
+              block.appends() ? newest : nullptr};
+    position = load_early(positions + given.row);
+    slot = load_early(slot_mapping + given.row);
+    pieces.look_up();
+  };
+  look_up();
+  int next_row = kSeveral && place + stride < places ? load_early(parts + (place + stride) * 8) : -1;
   wait_for_previous_kernel();
   if (rows <= kEarlyRows) let_next_kernel_start();
-  if (given.row < 0) return;
-  if (given.end == 0) {
-    block.store_zeros(out);
-    return;
-  }
+  if (block.given.row < 0) return;
 
-  const auto rotate = [&](typename Form::Queries& head) {
-#pragma unroll
-    for (int j = 0; j < kHalf; ++j) {
-      Halves<T> halves;
-      memcpy(&halves.first, &head[j], sizeof(Vector));
-      memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
-      halves.rotate(cosines[j].v, sines[j].v);
-      memcpy(&head[j], &halves.first, sizeof(Vector));
-      memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
-    }
-  };
-  typename Form::Queries queries;
-  Form::load_head(queries, block.queries(qkv) + lane_row * kHeadDim, lane_row < group);
-  if (block.appends() && pieces.has_last()) {  // four lanes have the key, four the value
-    typename Form::Queries head;
-    Form::load_head(head, lane_row == 0 ? block.key(qkv) : block.value(qkv), lane_row < 2);
-    if (lane_row == 0) rotate(head);
-    if (lane_row < 2) {
-      auto* to_cache = reinterpret_cast<Vector*>((lane_row == 0 ? k_cache : v_cache) + in_cache);
-      auto* to_own = reinterpret_cast<Vector*>(newest + lane_row * kHeadDim);
-#pragma unroll
-      for (int j = 0; j < Form::kKeyLoads; ++j) {
-        const int vector = j * 4 + threadIdx.x % 4;
-        to_cache[vector] = to_own[vector] = head[j];
+  while (true) {
+    if (block.given.end == 0) {
+      block.store_zeros(out);
+    } else {
+      typename Form::Queries queries, head;
+      Form::load_head(queries, block.queries(qkv) + lane_row * kHeadDim, lane_row < group);
+      const bool appends = block.appends() && pieces.has_last();
+      if (appends) {  // four lanes have the key, four the value
+        Form::load_head(head, lane_row == 0 ? block.key(qkv) : block.value(qkv), lane_row < 2);
       }
-    }
-    __syncwarp();
-  }
-  rotate(queries);
+      pieces.begin_copies();
+      Pack<float, 8> cosines[kHalf], sines[kHalf];
+      const auto* angles = reinterpret_cast<const Pack<float, 4>*>(
+          cos_sin + static_cast<long long>(position) * kHeadDim);
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) {
+        const int at = (j * 4 + threadIdx.x % 4) * 2;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          cosines[j].v[k] = angles[at + k / 4].v[k % 4];
+          sines[j].v[k] = angles[kHeadDim / 8 + at + k / 4].v[k % 4];
+        }
+      }
+      const auto rotate = [&](typename Form::Queries& head) {
+#pragma unroll
+        for (int j = 0; j < kHalf; ++j) {
+          Halves<T> halves;
+          memcpy(&halves.first, &head[j], sizeof(Vector));
+          memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
+          halves.rotate(cosines[j].v, sines[j].v);
+          memcpy(&head[j], &halves.first, sizeof(Vector));
+          memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
+        }
+      };
+      if (appends) {
+        if (lane_row == 0) rotate(head);
+        if (lane_row < 2) {
+          T* cache = lane_row == 0 ? k_cache : v_cache;
+          auto* to_cache = reinterpret_cast<Vector*>(cache + block.in_cache(slot, block_size));
+          auto* to_own = reinterpret_cast<Vector*>(newest + lane_row * kHeadDim);
+#pragma unroll
+          for (int j = 0; j < Form::kKeyLoads; ++j) {
+            const int vector = j * 4 + threadIdx.x % 4;
+            to_cache[vector] = to_own[vector] = head[j];
+          }
+        }
+        __syncwarp();
+      }
+      rotate(queries);
 
-  const auto store = [&](int head, int column, const Attended& found) {
-    block.store(out, workspace, head, column, found);
-  };
-  pieces.attend_from(store, queries, group, scale_log2);
-  block.fold_if_last(out, workspace, arrivals);
+      const auto store = [&](int head, int column, const Attended& found) {
+        block.store(out, workspace, head, column, found);
+      };
+      pieces.attend_from(store, queries, group, scale_log2);
+      block.fold_if_last(out, workspace, arrivals);
+      if (kSeveral && next_row >= 0) pieces.give_back();
+    }
+    if (!kSeveral || next_row < 0) return;
+    place += stride;
+    look_up();
+    next_row = place + stride < places ? load_early(parts + (place + stride) * 8) : -1;
+  }
 }
 #endif

@@ -31,9 +31,11 @@ from cugraphs.kernel import (
 from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
 from .case_arrays import normal
+from .few_rows_attention import LONE_BYTES
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
 from .paged_decode_attention import (
     CACHE_AXES,
+    MULTIPROCESSORS,
     PAGED_DECODE_ATTENTION,
     attention_form,
     form_of_pieces,
@@ -124,20 +126,31 @@ def check(axes: Axes, *, q_size: int, scale: float) -> None:
 
 
 def launches(axes: Axes, dtype: str, *, q_size: int, scale: float) -> tuple[Launch, ...]:
-    """A block for each part and KV head."""
-    anywhere = _launch("rope_append_attention", axes, scale, attention_form(axes, dtype))
+    """A block for each part and KV head, or as many as there are multiprocessors."""
+    rows, kv_heads = axes["rows"], axes["kv_heads"]
+    sizes = (np.int32(rows), *head_scalars(axes, scale))
+    anywhere = _launch("rope_append_attention", axes, attention_form(axes, dtype), sizes)
     form = form_of_pieces(axes, dtype, appends=True)
-    on_sm90 = _launch("rope_append_attention_pieces", axes, scale, form)
+    places = most_parts(rows, kv_heads)
+    sizes = (np.int32(rows), np.int32(places), *head_scalars(axes, scale))
+    on_sm90 = _launch("rope_append_attention_pieces", axes, form, sizes)
+    if rows * kv_heads <= MULTIPROCESSORS:
+        blocks = min(places, MULTIPROCESSORS // kv_heads) * kv_heads
+        on_sm90 = replace(
+            on_sm90, grid=(blocks, 1, 1), shared_bytes=max(LONE_BYTES, form.shared_bytes)
+        )
     return (replace(on_sm90, arch="sm_90a", elsewhere=(anywhere,)),)
 
 
-def _launch(function: str, axes: Axes, scale: float, form: AttentionForm) -> Launch:
+def _launch(
+    function: str, axes: Axes, form: AttentionForm, scalars: tuple[np.generic, ...]
+) -> Launch:
     rows, kv_heads = axes["rows"], axes["kv_heads"]
     return Launch(
         function=f"{function}<{form.text}>",
         grid=(most_parts(rows, kv_heads) * kv_heads, 1, 1),
         block=form.threads,
-        scalars=(np.int32(rows), *head_scalars(axes, scale)),
+        scalars=scalars,
         operands=(
             *("out", "k_cache", "v_cache", "arrivals", "qkv", "positions", "slot_mapping"),
             *("block_tables", "parts", "cos_sin", WORKSPACE),
