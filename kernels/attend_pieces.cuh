@@ -29,13 +29,7 @@ struct alignas(4 * kCount) Words {
 //
 // kAppends: the launch itself appends the last token, which may be the one before `end`, and begins its
 // first copies before it waits for the launch before.
-template <
-    typename T,
-    int kHeadDim_,
-    int kWarps_,
-    int kPlaces,
-    int kBlocks_,
-    bool kAppends = false>
+template <typename T, int kHeadDim_, int kWarps_, int kPlaces, int kBlocks_, bool kAppends = false>
 struct Pieces {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_;
@@ -67,7 +61,7 @@ struct Pieces {
   int kv_head, kv_heads, block_size;
   const T* newest;  // K and V of token end - 1 in shared memory; null: they are in the cache
 
-  // Of this lane and its warp, from look_up on.
+  // Of this lane and its warp, from begin_copies on.
   int warp, lane;
   T* ring;
   unsigned barriers;
@@ -90,13 +84,12 @@ struct Pieces {
       int kv_heads,
       int block_size,
       float scale_log2) {  // scale * log2(e)
-    Pieces pieces = {k_cache, v_cache, block_table, begin,  end,
-                     kv_head, kv_heads, block_size, nullptr};
-    pieces.look_up();
+    Pieces pieces = {k_cache, v_cache,  block_table, begin,  end,
+                     kv_head, kv_heads, block_size,  nullptr};
+    pieces.begin_copies();
     Queries queries;
     const int head = threadIdx.x % 32 / 4;
     load_head(queries, q + head * kHeadDim, head < heads);
-    pieces.begin_copies();
     pieces.attend_from(result, queries, heads, scale_log2);
   }
 
@@ -147,14 +140,14 @@ struct Pieces {
     const T* from = (number % 2 ? v_cache : k_cache) +
                     (head * block_size + token_of(n) % block_size) * kHeadDim;
     int bytes = kTile * 2;
-    if (kAppends && newest != nullptr) bytes = min(end - 1 - token_of(n), kTileTokens) * kHeadDim * 2;
+    if (kAppends && newest != nullptr)
+      bytes = min(end - 1 - token_of(n), kTileTokens) * kHeadDim * 2;
     mbarrier_arrive_expecting(barrier_of(number), bytes);
     if (bytes > 0) copy_bytes(shared_address(tile_at(number)), from, bytes, barrier_of(number));
   }
 
-  // Looks up where the first tiles are. What is wanted before them is best loaded before begin_copies: it
-  // would come after what is copied.
-  __device__ __forceinline__ void look_up() {
+  // Begins the first copies.
+  __device__ __forceinline__ void begin_copies() {
     extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
     warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
@@ -164,9 +157,6 @@ struct Pieces {
     tiles = (all_tiles - warp + kWarps - 1) / kWarps;
     blocks = block_of(lane);
     later_blocks = block_of(lane + 32);
-  }
-
-  __device__ __forceinline__ void begin_copies() {
     if (lane == 0) {
       for (int place = 0; place < kPlaces; ++place) mbarrier_init(barrier_of(place), 1);
       mbarrier_init_done();
@@ -176,7 +166,7 @@ struct Pieces {
     for (int number = 0; number < kPlaces; ++number) copy(number);
   }
 
-  // After attend_from, by all threads of the block: another such object may look up its tiles.
+  // After attend_from, by all threads of the block: another such object may begin its copies.
   __device__ __forceinline__ void give_back() const {
     if (lane == 0) {
       for (int place = 0; place < kPlaces; ++place) mbarrier_end(barrier_of(place));

@@ -95,8 +95,7 @@ struct BlockOfRow {
     for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
       const int head = i / kHeadDim;
       const auto at_part = [&](int part) { return part_in(workspace, part, head); };
-      result_in(out)[i] =
-          from_float<T>(folded<T>(given.parts, kHeadDim, i % kHeadDim, at_part));
+      result_in(out)[i] = from_float<T>(folded<T>(given.parts, kHeadDim, i % kHeadDim, at_part));
     }
   }
 };
@@ -151,9 +150,8 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
       from = block.value(qkv);
       to = v_cache + in_cache;
     }
-    Halves<T> halves = {
-        *reinterpret_cast<const Pack<T, 8>*>(from + column),
-        *reinterpret_cast<const Pack<T, 8>*>(from + column + kHeadDim / 2)};
+    Halves<T> halves = {*reinterpret_cast<const Pack<T, 8>*>(from + column),
+                        *reinterpret_cast<const Pack<T, 8>*>(from + column + kHeadDim / 2)};
     if (head <= group) halves.rotate(angles + column, angles + column + kHeadDim / 2);
     *reinterpret_cast<Pack<T, 8>*>(to + column) = halves.first;
     *reinterpret_cast<Pack<T, 8>*>(to + column + kHeadDim / 2) = halves.second;
@@ -177,8 +175,9 @@ __device__ __forceinline__ Part part_early(const int* parts, int place) {
           load_early(words + 3), load_early(words + 4), load_early(words + 5)};
 }
 
-// For sm_90a. A block takes every so many parts as there are blocks of its KV head: one, where these are
-// as many as parts. Before the wait it looks up what the launch before, which computes qkv, does not write.
+// For sm_90a. What lies in the cache is under way before the wait: it does not depend on qkv, which the
+// launch before computes. A block that has a multiprocessor for itself takes every so many parts as there are
+// blocks of its KV head; others take one.
 template <typename Form>
 __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_attention_pieces(
     typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
@@ -203,70 +202,72 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
   using Vector = typename Form::Vector;
   constexpr int kHeadDim = Form::kHeadDim;
   constexpr int kHalf = Form::kKeyLoads / 2;  // vectors of half a head, of a lane
-  constexpr bool kSeveral = Form::kBlocks == 1;
+  constexpr bool kLone = Form::kBlocks == 1;
   __shared__ __align__(16) T newest[2 * kHeadDim];
   const int kv_head = blockIdx.x % kv_heads, stride = gridDim.x / kv_heads;
   const int lane_row = threadIdx.x % 32 / 4;  // the head of this lane
   int place = blockIdx.x / kv_heads;
-  BlockOfRow<T, kHeadDim, Form::kThreads> block;
+  using Block = BlockOfRow<T, kHeadDim, Form::kThreads>;
+  Part given;
   Form pieces;
-  int position, slot;
-  const auto look_up = [&] {
-    const Part given = part_early(parts, place);
-    block = {given, place, kv_head, kv_heads, group};
+  Pack<float, 8> cosines[kHalf], sines[kHalf];
+  long long in_cache = 0;
+  const auto begin_part = [&] {
+    given = part_early(parts, place);
+    const Block block = {given, place, kv_head, kv_heads, group};
+    pieces = {
+        k_cache,     v_cache,    block_tables + static_cast<long long>(given.slot) * max_blocks,
+        given.begin, given.end,  kv_head,
+        kv_heads,    block_size, block.appends() ? newest : nullptr};
     if (given.row < 0 || given.end == 0) return;
-    pieces = {k_cache, v_cache, block_tables + static_cast<long long>(given.slot) * max_blocks,
-              given.begin, given.end, kv_head, kv_heads, block_size,
-              block.appends() ? newest : nullptr};
-    position = load_early(positions + given.row);
-    slot = load_early(slot_mapping + given.row);
-    pieces.look_up();
+    const long long position = load_early(positions + given.row);
+    in_cache = block.in_cache(load_early(slot_mapping + given.row), block_size);
+    pieces.begin_copies();
+    const auto* angles = reinterpret_cast<const Pack<float, 4>*>(cos_sin + position * kHeadDim);
+#pragma unroll
+    for (int j = 0; j < kHalf; ++j) {
+      const int at = (j * 4 + threadIdx.x % 4) * 2;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        cosines[j].v[k] = angles[at + k / 4].v[k % 4];
+        sines[j].v[k] = angles[kHeadDim / 8 + at + k / 4].v[k % 4];
+      }
+    }
   };
-  look_up();
-  int next_row = kSeveral && place + stride < places ? load_early(parts + (place + stride) * 8) : -1;
+  const auto rotate = [&](typename Form::Queries& head) {
+#pragma unroll
+    for (int j = 0; j < kHalf; ++j) {
+      Halves<T> halves;
+      memcpy(&halves.first, &head[j], sizeof(Vector));
+      memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
+      halves.rotate(cosines[j].v, sines[j].v);
+      memcpy(&head[j], &halves.first, sizeof(Vector));
+      memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
+    }
+  };
+
+  const auto row_of = [&](int place) {
+    return place < places ? load_early(parts + place * static_cast<int>(sizeof(Part) / 4)) : -1;
+  };
+  begin_part();
+  int next_row = kLone ? row_of(place + stride) : -1;
   wait_for_previous_kernel();
   if (rows <= kEarlyRows) let_next_kernel_start();
-  if (block.given.row < 0) return;
-
+  if (given.row < 0) return;
   while (true) {
-    if (block.given.end == 0) {
+    const Block block = {given, place, kv_head, kv_heads, group};
+    if (given.end == 0) {
       block.store_zeros(out);
     } else {
-      typename Form::Queries queries, head;
+      typename Form::Queries queries;
       Form::load_head(queries, block.queries(qkv) + lane_row * kHeadDim, lane_row < group);
-      const bool appends = block.appends() && pieces.has_last();
-      if (appends) {  // four lanes have the key, four the value
+      if (block.appends() && pieces.has_last()) {  // four lanes have the key, four the value
+        typename Form::Queries head;
         Form::load_head(head, lane_row == 0 ? block.key(qkv) : block.value(qkv), lane_row < 2);
-      }
-      pieces.begin_copies();
-      Pack<float, 8> cosines[kHalf], sines[kHalf];
-      const auto* angles = reinterpret_cast<const Pack<float, 4>*>(
-          cos_sin + static_cast<long long>(position) * kHeadDim);
-#pragma unroll
-      for (int j = 0; j < kHalf; ++j) {
-        const int at = (j * 4 + threadIdx.x % 4) * 2;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          cosines[j].v[k] = angles[at + k / 4].v[k % 4];
-          sines[j].v[k] = angles[kHeadDim / 8 + at + k / 4].v[k % 4];
-        }
-      }
-      const auto rotate = [&](typename Form::Queries& head) {
-#pragma unroll
-        for (int j = 0; j < kHalf; ++j) {
-          Halves<T> halves;
-          memcpy(&halves.first, &head[j], sizeof(Vector));
-          memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
-          halves.rotate(cosines[j].v, sines[j].v);
-          memcpy(&head[j], &halves.first, sizeof(Vector));
-          memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
-        }
-      };
-      if (appends) {
         if (lane_row == 0) rotate(head);
         if (lane_row < 2) {
           T* cache = lane_row == 0 ? k_cache : v_cache;
-          auto* to_cache = reinterpret_cast<Vector*>(cache + block.in_cache(slot, block_size));
+          auto* to_cache = reinterpret_cast<Vector*>(cache + in_cache);
           auto* to_own = reinterpret_cast<Vector*>(newest + lane_row * kHeadDim);
 #pragma unroll
           for (int j = 0; j < Form::kKeyLoads; ++j) {
@@ -277,18 +278,17 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
         __syncwarp();
       }
       rotate(queries);
-
       const auto store = [&](int head, int column, const Attended& found) {
         block.store(out, workspace, head, column, found);
       };
       pieces.attend_from(store, queries, group, scale_log2);
       block.fold_if_last(out, workspace, arrivals);
-      if (kSeveral && next_row >= 0) pieces.give_back();
+      if (kLone && next_row >= 0) pieces.give_back();
     }
-    if (!kSeveral || next_row < 0) return;
+    if (!kLone || next_row < 0) return;
     place += stride;
-    look_up();
-    next_row = place + stride < places ? load_early(parts + (place + stride) * 8) : -1;
+    begin_part();
+    next_row = row_of(place + stride);
   }
 }
 #endif
