@@ -200,6 +200,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
     float scale_log2) {  // scale * log2(e)
   using T = typename Form::Element;
   using Vector = typename Form::Vector;
+  using Block = BlockOfRow<T, Form::kHeadDim, Form::kThreads>;
   constexpr int kHeadDim = Form::kHeadDim;
   constexpr int kHalf = Form::kKeyLoads / 2;  // vectors of half a head, of a lane
   constexpr bool kLone = Form::kBlocks == 1;
@@ -207,7 +208,6 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
   const int kv_head = blockIdx.x % kv_heads, stride = gridDim.x / kv_heads;
   const int lane_row = threadIdx.x % 32 / 4;  // the head of this lane
   int place = blockIdx.x / kv_heads;
-  using Block = BlockOfRow<T, kHeadDim, Form::kThreads>;
   Part given;
   Form pieces;
   Pack<float, 8> cosines[kHalf], sines[kHalf];

@@ -169,21 +169,6 @@ BUGS = {
             f"{_TRIGGER}{_WAIT}  if (given.row",
         ),
         (
-            "returns without a wait",
-            _IS_LIVE,
-            f"{_IS_LIVE}  if (given.row < 0) return;\n",
-        ),
-        (
-            "a dead row's position is used",
-            "is_live = given.row >= 0 && given.end > 0",
-            "is_live = given.row >= 0",
-        ),
-        (
-            "what is no part is taken, sm_90a",
-            "  if (given.row < 0) return;\n  if (given.end == 0) {",
-            "  if (given.end == 0) {",
-        ),
-        (
             "angles of the first position, sm_90a",
             "cos_sin + position * kHeadDim",
             "cos_sin + 0 * position",
@@ -210,6 +195,49 @@ BUGS = {
             "lane_row * kHeadDim, true)",
         ),
         (
+            "returns without a wait",
+            "  int next_row = kLone ?",
+            "  if (given.row < 0) return;\n  int next_row = kLone ?",
+        ),
+        (
+            "a dead row's position is used",
+            "    if (given.row < 0 || given.end == 0) return;\n",
+            "    if (given.row < 0) return;\n",
+        ),
+        (
+            "what is no part is taken, sm_90a",
+            "  if (given.row < 0) return;\n  while",
+            "  while",
+        ),
+        ("queries are not rotated, sm_90a", "      rotate(queries);\n", ""),
+        (
+            "the value goes where keys are",
+            "T* cache = lane_row == 0 ? k_cache : v_cache;",
+            "T* cache = k_cache;",
+        ),
+        (
+            "no barrier before lanes read what others append",
+            "          }\n        }\n        __syncwarp();\n      }\n      rotate",
+            "          }\n        }\n      }\n      rotate",
+        ),
+        (
+            "a block takes one part",
+            "    if (!kLone || next_row < 0) return;\n",
+            "    return;\n",
+        ),
+        (
+            "a block takes parts that are none",
+            "return place < places ? load_early",
+            "return place < places + 1 ? load_early",
+        ),
+        ("every block takes all later parts", "stride = gridDim.x / kv_heads", "stride = 1"),
+        (
+            "a ring is not given back",
+            "      if (kLone && next_row >= 0) pieces.give_back();\n",
+            "",
+        ),
+        ("the first part again and again", "    place += stride;\n", ""),
+        (
             "every warp appends",
             "if (block.appends() && pieces.has_last()) {",
             "if (block.appends()) {",
@@ -220,17 +248,11 @@ BUGS = {
             "    if (lane_row == 0) rotate(head);\n",
             "    rotate(head);\n",
         ),
-        ("queries are not rotated, sm_90a", "  rotate(queries);\n\n", ""),
         ("all lanes append", "    if (lane_row < 2) {\n", "    {\n"),
         (
             "key and value in one place of shared memory",
             "newest + lane_row * kHeadDim",
             "newest + 0 * lane_row",
-        ),
-        (
-            "the value goes where keys are",
-            "(lane_row == 0 ? k_cache : v_cache) + in_cache",
-            "k_cache + in_cache",
         ),
         (
             "the key is not stored for attention",
@@ -241,11 +263,6 @@ BUGS = {
             "nothing is stored in the cache",
             "to_cache[vector] = to_own[vector] = head[j];",
             "to_own[vector] = head[j];",
-        ),
-        (
-            "no barrier before lanes read what others append",
-            "      }\n    }\n    __syncwarp();\n  }\n  rotate",
-            "      }\n    }\n  }\n  rotate",
         ),
         (
             "the row's last token is read in the cache",
@@ -259,6 +276,11 @@ BUGS = {
         ),
     ),
     ("rope_append_attention", "rope_append_attention.py"): (
+        (
+            "a place too few where blocks take several parts",
+            "np.int32(places), *head_scalars",
+            "np.int32(places - 1), *head_scalars",
+        ),
         (
             "blocks for the rows alone",
             "(most_parts(rows, kv_heads) * kv_heads, 1, 1)",
