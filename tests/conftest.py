@@ -3,6 +3,7 @@
 Nothing here imports CuPy unless a test marked `gpu` is about to run.
 """
 
+import argparse
 import functools
 import os
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import gpu_record
 import hypothesis
 import pytest
+from tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -30,8 +32,28 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--smollm2`: the checkpoint of the realistic tests."""
+    """`--smollm2`: the checkpoint of the realistic tests. `--shard`: one of N parts of them."""
     parser.addoption("--smollm2", metavar="FOLDER", help="SmolLM2-135M-Instruct, for -m realistic")
+    parser.addoption(
+        "--shard", metavar="I/N", type=_shard, help="every N-th test file, from the I-th on"
+    )
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"it is {text!r}, expected I/N with 1 <= I <= N")
+    return int(index), int(count)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the files of other shards; together the shards have every file once."""
+    shard = config.getoption("shard")
+    if shard is None or not collection_path.is_file():
+        return None
+    files = sorted((ROOT / "tests").glob("test_*.py"))
+    index, count = shard
+    return collection_path not in files[index - 1 :: count] or None
 
 
 # Kernels run on the CPU through g++. In CI it must be there, so there the tests run, and fail.
@@ -54,6 +76,12 @@ def stories260k() -> Path:
             pytest.fail(f"{reason}, and CI must have it")
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of `tiny_model.py`, which no test changes; some files have one of their own."""
+    return write_tiny_model(tmp_path_factory.mktemp("tiny_model") / "tiny")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +134,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """A GPU run of whole files writes its record; any other says loudly if that is out of date."""
-    chosen = config.getoption("keyword") or any("::" in argument for argument in config.args)
+    chosen = config.getoption("keyword") or config.getoption("shard")
+    chosen = chosen or any("::" in argument for argument in config.args)
     whole_gpu_run = config.getoption("markexpr") == "gpu" and not chosen
     if whole_gpu_run and reason_without_gpu() is None:
         record = gpu_record.write_record(_counts_by_file(terminalreporter))
