@@ -1,4 +1,4 @@
-"""Decode attention that rotates and appends: when it is fused, what it refuses, what it launches."""
+"""Decode attention that rotates and appends: when it is fused, what it refuses and launches."""
 
 import pytest
 
