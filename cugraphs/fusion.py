@@ -31,7 +31,7 @@ from cugraphs.kernels import (
 )
 from cugraphs.kernels.held_rows import MAX_PARTS, held_shape
 from cugraphs.kernels.linear_residual import MIN_ROWS
-from cugraphs.kernels.rope_append_attention import MIN_ROWS as MIN_ATTENTION_ROWS
+from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
@@ -212,7 +212,8 @@ RULES = (
         ),
         requires={"batch_invariant": False},
         dtypes=ROPE_APPEND_ATTENTION.cuda_dtypes,
-        min_rows=MIN_ATTENTION_ROWS,
+        min_rows=WORTH_ROWS[0],
+        max_rows=WORTH_ROWS[1],
     ),
     Rule(
         run=(ADD, RMS_NORM),

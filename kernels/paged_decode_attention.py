@@ -59,6 +59,7 @@ PARTS_OF_ROW = 32
 MIN_UNITS_OF_PART = 4
 
 # On sm_90a: pieces of 16 tokens, each copied as a whole. 16 warps fit on a multiprocessor.
+MAX_WARPS = 16
 PIECE_HEAD_DIMS = (64, 128)
 PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
@@ -286,13 +287,24 @@ def takes_pieces(axes: Axes) -> bool:
 
 
 def form_of_pieces(axes: Axes, dtype: str, *, appends: bool = False) -> Form:
-    """Smaller blocks where there are more; ``appends``: the launch appends the last tokens too."""
-    head_dim = axes["head_dim"]
-    warps = next(warps for warps, most in PIECE_WARPS if axes["rows"] * axes["kv_heads"] <= most)
-    lone = appends and axes["rows"] * axes["kv_heads"] <= MULTIPROCESSORS
-    numbers = (head_dim, warps, PLACES, 1 if lone else 16 // warps, *(("true",) if appends else ()))
+    """Smaller blocks where there are more.
+
+    Args:
+        axes: of the kernel.
+        dtype: of it.
+        appends: the launch appends the last tokens too. Where no more blocks than multiprocessors
+            are wanted, each has one for itself.
+    """
+    head_dim, rows = axes["head_dim"], axes["rows"] * axes["kv_heads"]
+    warps = next(warps for warps, most in PIECE_WARPS if rows <= most)
+    blocks, places = MAX_WARPS // warps, PLACES
+    if appends and rows <= MULTIPROCESSORS:
+        blocks = 1
+    elif appends and rows <= 2 * MULTIPROCESSORS:  # all begin at once, and qkv comes behind copies
+        places = 2
+    numbers = (head_dim, warps, places, blocks, *(("true",) if appends else ()))
     text = f"Pieces<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
-    return Form(text, 32 * warps, 8, warps * PLACES * (TILE_TOKENS * head_dim * 2 + 8))
+    return Form(text, 32 * warps, 8, warps * places * (TILE_TOKENS * head_dim * 2 + 8))
 
 
 def launches(

@@ -48,9 +48,9 @@ from .rope_append import ROPE_APPEND, rope_table
 from .rope_append import check as check_rope
 
 DTYPES_16_BITS = ("bfloat16", "float16")
-MIN_ROWS = (
-    9  # of a program, at its most: fewer rows are rotated by their product, or few for attention
-)
+# Fewer rows are rotated by their product, or few for attention. More have a product of cuBLASLt's,
+# which nothing can follow early, and blocks that begin one after the other.
+WORTH_ROWS = (9, 64)
 
 
 def reference(
@@ -253,12 +253,13 @@ ROPE_APPEND_ATTENTION = Kernel(
         _case("long", Heads(3, 1, 64), [1300, 513, 512]),
         _case("cut_finely", Heads(2, 1, 64), [12_000, 3, 0, 200]),
         _case("cut_128", Heads(8, 2, 128), [2100, 1, 17]),
-        # More rows than a warp has lanes, and blocks of fewer warps.
+        # More blocks than multiprocessors; more than twice as many; blocks of fewer warps.
+        _case("ring_of_two", Heads(16, 8, 128), [(13 * row) % 50 for row in range(19)]),
+        _case("forty_rows", Heads(8, 8, 64), [(11 * row) % 40 for row in range(40)]),
         _case("many_rows", Heads(16, 8, 64), [(7 * row) % 40 for row in range(130)]),
     ),
     benchmarks=(
         _case("8b_16x1024", MODELS["8b"].heads, [1024] * 16),
         _case("8b_64x1024", MODELS["8b"].heads, [1024] * 64),
-        _case("8b_256x128", MODELS["8b"].heads, [128] * 256),
     ),
 )

@@ -43,7 +43,7 @@ def kernels(program):
     return [op.kernel for op in program.ops[2:]]
 
 
-@pytest.mark.parametrize("rows", [9, 16, 17, 64, 65, 300])
+@pytest.mark.parametrize("rows", [9, 16, 17, 64])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rotation_and_attention_become_one_launch(rows, head_dim, dtype):
@@ -56,6 +56,7 @@ def test_rotation_and_attention_become_one_launch(rows, head_dim, dtype):
     "how",
     [
         {"rows": 8},  # others are better at few rows
+        {"rows": 65},  # and at many
         {"dtype": "float32"},
         {"invariant": True},
         {"head_dim": 80},
