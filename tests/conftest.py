@@ -3,15 +3,20 @@
 Nothing here imports CuPy unless a test marked `gpu` is about to run.
 """
 
-import argparse
 import functools
 import os
 import shutil
+import signal
 import weakref
 
 # Before NumPy is imported: on small matrices a second BLAS thread gains little, and where other
 # work has the cores it stalls every product.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Tests interrupt themselves and what they start. A shell without job control lets what it starts in
+# the background ignore that, and so all that this starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # isort: split
 from pathlib import Path
@@ -32,28 +37,27 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--smollm2`: the checkpoint of the realistic tests. `--shard`: one of N parts of them."""
+    """`--smollm2`: the checkpoint of the realistic tests. `--share`: tests are run by several."""
     parser.addoption("--smollm2", metavar="FOLDER", help="SmolLM2-135M-Instruct, for -m realistic")
     parser.addoption(
-        "--shard", metavar="I/N", type=_shard, help="every N-th test file, from the I-th on"
+        "--share", metavar="FOLDER", help="empty; each test file is run by who comes to it first"
     )
 
 
-def _shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise argparse.ArgumentTypeError(f"it is {text!r}, expected I/N with 1 <= I <= N")
-    return int(index), int(count)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Passes over the files that another run has come to."""
+    folder = item.config.getoption("share")
+    return None if folder is None or _comes_first(Path(folder) / item.path.name) else True
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out the files of other shards; together the shards have every file once."""
-    shard = config.getoption("shard")
-    if shard is None or not collection_path.is_file():
-        return None
-    files = sorted((ROOT / "tests").glob("test_*.py"))
-    index, count = shard
-    return collection_path not in files[index - 1 :: count] or None
+@functools.cache
+def _comes_first(mark: Path) -> bool:
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 # Kernels run on the CPU through g++. In CI it must be there, so there the tests run, and fail.
@@ -134,7 +138,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """A GPU run of whole files writes its record; any other says loudly if that is out of date."""
-    chosen = config.getoption("keyword") or config.getoption("shard")
+    chosen = config.getoption("keyword") or config.getoption("share")
     chosen = chosen or any("::" in argument for argument in config.args)
     whole_gpu_run = config.getoption("markexpr") == "gpu" and not chosen
     if whole_gpu_run and reason_without_gpu() is None:

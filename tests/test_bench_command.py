@@ -16,6 +16,7 @@ from cugraphs.cli import (
     bench_session,
     main,
 )
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.decode_bench import (
     BenchModel,
     DecodeTimes,
@@ -25,7 +26,6 @@ from cugraphs.decode_bench import (
     stand_in_tokenizer,
     time_engine,
 )
-from cugraphs.device import CpuDevice
 from cugraphs.gpu_specs import gpu_spec
 from cugraphs.ladder import Ladder
 from cugraphs.model_shapes import model_shape

@@ -7,7 +7,7 @@ import pytest
 
 from cugraphs import LLM, device_choice
 from cugraphs.cli import main
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.device_choice import choose_device, choose_dtype
 
 GPU = types.SimpleNamespace(name="cuda", gpu_name="NVIDIA Toy", shares_host_memory=False)
