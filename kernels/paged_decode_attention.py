@@ -413,7 +413,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
         decode_case("batch_invariant_many", Heads(4, 2, 16), [1160] * 40, batch_invariant=True),
-        decode_case("batch_invariant_long", Heads(2, 1, 16), [300, 10_000], batch_invariant=True),
+        decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
     ),
     benchmarks=(
         decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),

@@ -23,6 +23,7 @@ void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the 
 void ignore_shared(uintptr_t address);  // a byte of the compiler's own in shared memory
 void end_of_setup();                    // all memory of the launch has been added
 void begin_block();                     // shared memory holds nothing
+void note_fence();                      // of the block that runs
 
 // What is known of the shared memory of block `rank` of the cluster comes in, and goes aside again.
 void exchange_shared(unsigned rank);

@@ -27,7 +27,7 @@ EmuIndex emu_block_size() { return launch.block; }
 EmuIndex emu_grid_size() { return launch.grid; }
 int emu_lane() { return running->lane; }
 void emu_yield() { block_thread(State::kReady); }
-void emu_fence() { fenced = true; }
+void emu_fence() { note_fence(); }
 void emu_order_memory() { ++barrier_epoch; }
 void emu_wait_for_previous_kernel() { running->waited_for_previous = true; }
 
