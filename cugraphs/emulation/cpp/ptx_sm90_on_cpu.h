@@ -92,6 +92,8 @@ struct PtxSm90 {
   const char* site;
 
   EMU_UNCHECKED void mbarrier_init(unsigned barrier, int arrivals) const {
+    if (barrier % 8) emu_fail(site, "a barrier is at byte %u, expected a multiple of 8", barrier);
+    emu_access(shared_at(barrier), 8, true, site);
     mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
   }
   EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
