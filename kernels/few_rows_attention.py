@@ -30,7 +30,8 @@ LONE_BYTES = 115 << 10  # shared memory of which no multiprocessor has room for 
 def takes_few_rows(axes: Axes, dtype: str) -> bool:
     """Whether the form is for these sizes: few rows, and a piece of 16 tokens lies in one place."""
     head_dim, kv_heads = axes["head_dim"], axes["kv_heads"]
-    is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in CLUSTERED_ROWS
+    pieces, rest = divmod(axes["block_size"], PIECE_TOKENS)  # of a block of the cache
+    is_whole = rest == 0 and pieces.bit_count() == 1 and head_dim in CLUSTERED_ROWS
     fits = axes["rows"] <= MAX_ROWS and axes["q_size"] <= MAX_GROUP * kv_heads * head_dim
     return DTYPES[dtype].itemsize == 2 and is_whole and fits
 
@@ -38,7 +39,7 @@ def takes_few_rows(axes: Axes, dtype: str) -> bool:
 def few_rows_launch(
     axes: Axes,
     dtype: str,
-    scalars: tuple[np.generic, ...],
+    scale_log2: float,
     elsewhere: tuple[Launch, ...],
 ) -> Launch:
     """A block for each part of each row and KV head.
@@ -46,28 +47,32 @@ def few_rows_launch(
     Args:
         axes: of the kernel.
         dtype: of it.
-        scalars: kv_heads, group, block_size, max_blocks and the scale.
+        scale_log2: of the scores, in base 2.
         elsewhere: what runs on other architectures.
     """
     head_dim, clusters = axes["head_dim"], _in_clusters(axes)
     piece_bytes = PIECE_TOKENS * head_dim * DTYPES[dtype].itemsize
     ahead = RING_BYTES // (WARPS * 2 * piece_bytes)
-    numbers = (head_dim, WARPS, ahead, str(clusters).lower())
     blocks = _blocks_of_row(axes)
+    cluster = blocks if clusters else 1
+    numbers = (head_dim, WARPS, ahead, cluster)
+    group = axes["q_size"] // (axes["kv_heads"] * head_dim)
+    block_shift = (axes["block_size"] // PIECE_TOKENS).bit_length() - 1
+    sizes = (axes["kv_heads"], group, block_shift, axes["max_blocks"])
     return Launch(
         function=(
             f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
         ),
         grid=(blocks, axes["kv_heads"], axes["rows"]),
         block=32 * WARPS,
-        scalars=scalars,
+        scalars=(*(np.int32(size) for size in sizes), np.float32(scale_log2)),
         operands=OPERANDS,
         shared_bytes=max(LONE_BYTES, WARPS * ahead * 2 * (piece_bytes + 8)),
         programmatic=True,
         settles=True,
         arch="sm_90a",
         elsewhere=elsewhere,
-        cluster=blocks if clusters else 1,
+        cluster=cluster,
     )
 
 

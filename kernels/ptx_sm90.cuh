@@ -152,6 +152,17 @@ __device__ __forceinline__ int load_early(const int* from) {
   return value;
 }
 
+// Adds to what blocks count; what it was before. Who adds later sees, after a __syncthreads() of its block,
+// what this block wrote before one ahead of the call.
+__device__ __forceinline__ int add_and_meet(int* count, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(value)
+               : "memory");
+  return before;
+}
+
 // Loads what another block has written in this launch: from the L2 cache.
 __device__ __forceinline__ float4 load_from_others(const float4* from) { return __ldcg(from); }
 __device__ __forceinline__ float2 load_from_others(const float2* from) { return __ldcg(from); }

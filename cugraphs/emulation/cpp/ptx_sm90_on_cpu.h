@@ -278,6 +278,12 @@ inline unsigned shared_address(const void* p) {
 inline unsigned cluster_address(unsigned address, int rank) {
   return rank * emu::kRankStride + address;
 }
+inline int add_and_meet(const char* site, int* count, int value) {
+  emu_fence();
+  const int before = emu_add(site, count, value);
+  emu_fence();
+  return before;
+}
 template <typename T>
 inline T load_from_others(const T* from) {
   return *from;
@@ -303,6 +309,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define load_early emu::PtxSm90{EMU_SITE}.load_early
+#define add_and_meet(...) add_and_meet(EMU_SITE, __VA_ARGS__)
 #define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
 #define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
 #define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
