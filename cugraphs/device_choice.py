@@ -1,6 +1,6 @@
-"""Which device, which dtype, and how many KV blocks: what ``LLM`` decides where it is not told.
+"""What ``LLM`` decides where it is not told: device, dtype, KV blocks, how steps are queued.
 
-Every choice is logged with its reason.
+Which device, dtype and blocks is logged with the reason.
 """
 
 from __future__ import annotations
@@ -206,6 +206,26 @@ def plan_kv_cache(
             "raise it or lower max_model_len"
         )
     return shape(num_kv_blocks)
+
+
+def steps_ahead(async_scheduling: bool | None, device: Device) -> int:
+    """Steps that may be in flight when others are submitted.
+
+    Args:
+        async_scheduling: whether any may; None: where the device runs beside the host.
+        device: that runs them.
+    """
+    return int(not device.shares_host_memory if async_scheduling is None else async_scheduling)
+
+
+def steps_loop(step_loops: bool | None, num_steps: int) -> bool:
+    """Whether steps that are submitted together are one launch that ends itself.
+
+    Args:
+        step_loops: as was asked; None: where there are several, so that no prompt waits for all.
+        num_steps: that are submitted together.
+    """
+    return num_steps > 1 if step_loops is None else step_loops
 
 
 class _StderrHandler(logging.Handler):

@@ -7,7 +7,7 @@
 #pragma once
 #include "common.cuh"
 
-// Stream: StreamLinear or HeldRows, which calls these.
+// What rope_columns_of has a StreamLinear or HeldRows call.
 template <typename T, typename Stream>
 struct RopeColumns {
   T* q;                     // [tokens, heads*head_dim]
@@ -92,3 +92,26 @@ struct RopeColumns {
     }
   }
 };
+
+// before: load_constants and prepare of a Stream that normalises the rows.
+template <typename Stream, typename T, typename... Before>
+__device__ __forceinline__ void rope_columns_of(
+    RopeColumns<T, Stream>& columns,
+    const T* x,                    // [tokens, in_features]
+    const T* __restrict__ weight,  // [(heads + 2*kv_heads)*head_dim, in_features]
+    int tokens,
+    int in_features,
+    const Before&... before) {
+  const auto weight_row = [&](int unit, int column) { return columns.weight_row(unit, column); };
+  const auto begin_row = [&](int which, int row) { columns.begin_row(which, row); };
+  const auto begin = [&](int which, int unit, int, int column) {
+    columns.begin(which, unit, column);
+  };
+  const auto finish = [&](int which, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
+    columns.finish(which, unit, row, column, sums);
+  };
+  Stream::run(
+      weight_row, before..., begin_row, begin, finish, x, weight, columns.units(), tokens,
+      in_features);
+}

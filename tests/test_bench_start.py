@@ -15,13 +15,14 @@ from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli import bench_session, main
 from cugraphs.kernel_loading import launched_functions, load_kernels
 from cugraphs.lone_import import import_alone
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors, checkpoint_shapes
 from cugraphs.random_checkpoint import write_random_checkpoint
 from cugraphs.start_bench import merge_spans
 from cugraphs.start_times import SPANS, span
+from cugraphs.step_plan import StepPlan
 from cugraphs.tokenizer import Tokenizer
 
 SMALL = {

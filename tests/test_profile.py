@@ -73,7 +73,7 @@ def test_each_run_of_a_prompt_computes_the_same_keys_and_values(tokens):
             found, wanted = (rows_of(r.state[name], blocks, tokens) for r in (runner, expected))
             assert np.array_equal(found, wanted)
             runner.state[name][1:] = np.nan
-        queue_again(runner.mixed, sizes)
+        queue_again(runner.mixed.executable, sizes)
 
 
 def rows_of(cache, blocks, tokens):
