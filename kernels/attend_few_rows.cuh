@@ -7,7 +7,7 @@
 // to the warps. What the launch before does not write is read before the wait for it: lengths, tables,
 // and K and V but for the piece with the row's newest token. As in `Pieces`, a piece of K or V of a head
 // is one copy, and lies in shared memory as in the cache; there the order of its columns in fragments is
-// told. The last of a row's blocks folds what they have found.
+// told. A warp folds what the block has found for a head, and in the last block what all of them have.
 #pragma once
 #include "attend_tiles.cuh"
 #include "online_softmax.cuh"
@@ -172,8 +172,9 @@ struct FewRows {
   static constexpr int kRing = 2 * kAhead * kPiece;     // of a warp
   static constexpr int kBarriers = kWarps * kRing * 2;  // where they are in shared memory
   static constexpr int kStride = kHeadDim + 4;          // of results of heads
-  static constexpr int kBatch = 8;  // parts that are loaded before they are folded
+  static constexpr int kBatch = 16;  // parts that are loaded before they are folded
   static_assert(kHeads * kStride * 4 <= kRing * 2, "a warp's result takes the place of its ring");
+  static_assert(kHeadDim <= 128, "four columns of a head are a lane's");
 
   // Four columns of a head's result. In memory a result is [heads][kStride] floats: the sums of a head's
   // columns, its highest score, its total.
@@ -266,7 +267,6 @@ struct FewRows {
     };
     if (begins && settled) begin_copies();
     wait_for_previous_kernel();
-    let_next_kernel_start();
     if (begins && !settled) begin_copies();
 
     const long long at = (static_cast<long long>(row) * kv_heads + kv_head) * group * kHeadDim;
@@ -298,6 +298,7 @@ struct FewRows {
       }
       sums.store(reinterpret_cast<float*>(ring), group, kStride);
     }
+    let_next_kernel_start();
 
     const auto store = [&](int head, int column, const Four& all) {
       const float inverse = 1.0f / all.total;
@@ -325,11 +326,9 @@ struct FewRows {
       int warps = 0;  // that have found something
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) warps += w * ranks + rank < pieces;
-      fold_block(group, warps, used > 1 ? results + rank * group * kStride : nullptr, store);
-      int* count = arrivals + row * kv_heads + kv_head;
-      if (used > 1 && is_last(count, used)) {
-        if (threadIdx.x == 0) *count = 0;  // as it was
-        fold_parts_of_row(group, used, results, store);
+      int* const counts = arrivals + (static_cast<long long>(row) * kv_heads + kv_head) * group;
+      for (int head = warp; head < group; head += kWarps) {
+        fold_head(head, group, warps, rank, used, results, counts + head, store);
       }
     }
   }
@@ -376,86 +375,63 @@ struct FewRows {
     }
   }
 
-  // Folds what the block's first `parts` warps have found, into `result`; where that is null, into what is
-  // stored.
+  // Folds what the block's first `warps` warps have found for a head, by one warp. If others have parts of
+  // the row too, the last of `used` blocks folds their results, in their order. The count is 0 before.
   template <typename Store>
-  static __device__ __forceinline__ void fold_block(
-      int group, int parts, float* result, const Store& store) {
+  static __device__ __forceinline__ void fold_head(
+      int head,
+      int group,
+      int warps,
+      int rank,
+      int used,
+      float* results,  // [used, group, kStride]
+      int* count,
+      const Store& store) {
     extern __shared__ __align__(128) unsigned char smem[];
-    for (int i = threadIdx.x; i < group * kHeadDim / 4; i += kThreads) {
-      const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
-      const float* of_head = reinterpret_cast<const float*>(smem) + head * kStride;
+    const int lane = threadIdx.x % 32, column = lane * 4;
+    const bool has_columns = column < kHeadDim;
+    if (has_columns) {
       Four all, found[kWarps];
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
-        const float* result_of_warp = of_head + min(w, parts - 1) * (kRing / 2);
+        const float* of_head =
+            reinterpret_cast<const float*>(smem) + min(w, warps - 1) * (kRing / 2) + head * kStride;
         found[w] = four(
-            *reinterpret_cast<const float4*>(result_of_warp + column),
-            *reinterpret_cast<const float2*>(result_of_warp + kHeadDim));
+            *reinterpret_cast<const float4*>(of_head + column),
+            *reinterpret_cast<const float2*>(of_head + kHeadDim));
       }
-      fold(all, found, parts);
-      if (result == nullptr) {
+      fold(all, found, warps);
+      if (used == 1) {
         store(head, column, all);
-        continue;
-      }
-      float* to = result + head * kStride;
-      *reinterpret_cast<float4*>(to + column) =
-          make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
-      if (column == 0) {
-        *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(all.highest, all.total);
-      }
-    }
-  }
-
-  // Folds the results of a row's blocks, in their order. Threads are teams of one for each four columns,
-  // which take the parts in turn.
-  template <typename Store>
-  static __device__ __forceinline__ void fold_parts_of_row(
-      int group, int parts, const float* results, const Store& store) {
-    extern __shared__ __align__(128) unsigned char smem[];
-    const int fours = group * kHeadDim / 4, teams = max(1, kThreads / fours);
-    const int team = teams > 1 ? threadIdx.x / fours : 0;
-    for (int i = threadIdx.x - team * fours; i < fours; i += kThreads) {
-      const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
-      Four all;
-      for (int begin = team; begin < parts; begin += kBatch * teams) {
-        Four found[kBatch];
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-          const int part = min(begin + k * teams, parts - 1);
-          const float* of_head = results + (part * group + head) * kStride;
-          found[k] = four(
-              load_from_others(reinterpret_cast<const float4*>(of_head + column)),
-              load_from_others(reinterpret_cast<const float2*>(of_head + kHeadDim)));
+      } else {
+        float* to = results + (rank * group + head) * kStride;
+        *reinterpret_cast<float4*>(to + column) =
+            make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
+        if (lane == 0) {
+          *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(all.highest, all.total);
         }
-        fold(all, found, (parts - begin + teams - 1) / teams);
-      }
-      if (teams == 1) {
-        store(head, column, all);
-      } else if (team < teams) {
-        reinterpret_cast<Four*>(smem)[threadIdx.x] = all;
       }
     }
-    if (teams == 1) return;
-    __syncthreads();
-    if (threadIdx.x < fours) {
-      const Four* of_teams = reinterpret_cast<const Four*>(smem) + threadIdx.x;
-      Four all = of_teams[0];
-      for (int t = 1; t < min(teams, parts); ++t) {
-        const Four next[1] = {of_teams[t * fours]};
-        fold(all, next, 1);
+    if (used == 1) return;
+    __syncwarp();
+    int arrived = 0;
+    if (lane == 0) arrived = add_and_meet(count, 1);
+    if (__shfl_sync(0xffffffffu, arrived, 0) != used - 1) return;
+    __syncwarp();
+    if (lane == 0) *count = 0;  // as it was
+    if (!has_columns) return;
+    Four all;
+    for (int begin = 0; begin < used; begin += kBatch) {
+      Four found[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const float* of_head = results + (min(begin + k, used - 1) * group + head) * kStride;
+        found[k] = four(
+            load_from_others(reinterpret_cast<const float4*>(of_head + column)),
+            load_from_others(reinterpret_cast<const float2*>(of_head + kHeadDim)));
       }
-      store(threadIdx.x * 4 / kHeadDim, threadIdx.x * 4 % kHeadDim, all);
+      fold(all, found, used - begin);
     }
-  }
-
-  // Whether this block is the last of `blocks` that come here; then it sees all their results. The count is
-  // 0 before.
-  static __device__ __forceinline__ bool is_last(int* count, int blocks) {
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) last = add_and_meet(count, 1) == blocks - 1;
-    __syncthreads();
-    return last;
+    store(head, column, all);
   }
 };

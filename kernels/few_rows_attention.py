@@ -39,7 +39,7 @@ def takes_few_rows(axes: Axes, dtype: str) -> bool:
 def few_rows_launch(
     axes: Axes,
     dtype: str,
-    scale_log2: float,
+    scalars: tuple[np.generic, ...],
     elsewhere: tuple[Launch, ...],
 ) -> Launch:
     """A block for each part of each row and KV head.
@@ -47,7 +47,7 @@ def few_rows_launch(
     Args:
         axes: of the kernel.
         dtype: of it.
-        scale_log2: of the scores, in base 2.
+        scalars: kv_heads, group, block_size, max_blocks and the scale.
         elsewhere: what runs on other architectures.
     """
     head_dim, clusters = axes["head_dim"], _in_clusters(axes)
@@ -56,16 +56,15 @@ def few_rows_launch(
     blocks = _blocks_of_row(axes)
     cluster = blocks if clusters else 1
     numbers = (head_dim, WARPS, ahead, cluster)
-    group = axes["q_size"] // (axes["kv_heads"] * head_dim)
-    block_shift = (axes["block_size"] // PIECE_TOKENS).bit_length() - 1
-    sizes = (axes["kv_heads"], group, block_shift, axes["max_blocks"])
+    kv_heads, group, block_size, *others = scalars
+    block_shift = np.int32(int(block_size // PIECE_TOKENS).bit_length() - 1)
     return Launch(
         function=(
             f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
         ),
         grid=(blocks, axes["kv_heads"], axes["rows"]),
         block=32 * WARPS,
-        scalars=(*(np.int32(size) for size in sizes), np.float32(scale_log2)),
+        scalars=(kv_heads, group, block_shift, *others),
         operands=OPERANDS,
         shared_bytes=max(LONE_BYTES, WARPS * ahead * 2 * (piece_bytes + 8)),
         programmatic=True,

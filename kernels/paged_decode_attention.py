@@ -299,7 +299,7 @@ def launches(
     form = attention_form(axes, dtype)
     anywhere = _launch(axes, dtype, scale, batch_invariant, form)
     if takes_few_rows(axes, dtype) and not batch_invariant:
-        return (few_rows_launch(axes, dtype, scale * math.log2(math.e), elsewhere=(anywhere,)),)
+        return (few_rows_launch(axes, dtype, head_scalars(axes, scale), elsewhere=(anywhere,)),)
     if not _takes_pieces(axes, dtype, batch_invariant):
         return (anywhere,)
     form = _form_of_pieces(axes, dtype)

@@ -152,8 +152,8 @@ __device__ __forceinline__ int load_early(const int* from) {
   return value;
 }
 
-// Adds to what blocks count; what it was before. Who adds later sees, after a __syncthreads() of its block,
-// what this block wrote before one ahead of the call.
+// Adds to what blocks count; what it was before. Who adds later sees what was written here before: by
+// this thread, and by those that it met at a barrier since.
 __device__ __forceinline__ int add_and_meet(int* count, int value) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"

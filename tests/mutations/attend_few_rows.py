@@ -4,8 +4,8 @@ BUGS = {
     ("paged_decode_attention", "attend_few_rows.cuh"): (
         (
             "the newest token is read before the wait, few rows",
-            "const bool settled = piece_of(lane) < pieces - 1;",
-            "const bool settled = piece_of(lane) < pieces;",
+            "settled = own < pieces - 1;",
+            "settled = own < pieces;",
         ),
         (
             "the newest piece is not copied, few rows",
@@ -76,9 +76,47 @@ BUGS = {
             "static_cast<long long>(block) * kv_heads;",
         ),
         (
-            "a block takes the next one's first piece too, few rows",
-            "end = min(first + share, pieces)",
-            "end = min(first + share + 1, pieces)",
+            "a block takes the next one's pieces too, few rows",
+            "stride = kWarps * ranks, first = warp * ranks + rank;",
+            "stride = kWarps * ranks, first = warp * ranks + rank / 2;",
+        ),
+        ("pieces are left out, few rows", "stride = kWarps * ranks,", "stride = kWarps * ranks * 2,"),
+        ("a piece of another block, few rows", "(piece >> block_shift)", "piece"),
+        (
+            "always a block's first piece, few rows",
+            "first + n * stride & (1 << block_shift) - 1;",
+            "0;",
+        ),
+        (
+            "columns of sums swapped, few rows",
+            "sums[step][i], sums[step][i + 2], sums[step + 1][i]",
+            "sums[step][i], sums[step + 1][i], sums[step][i + 2]",
+        ),
+        ("sums of heads that are not there, few rows", "      if (head >= heads) continue;\n", ""),
+        (
+            "what was folded keeps an old maximum, few rows",
+            "all.sums[i] *= keep;",
+            "all.sums[i] *= 1.0f;",
+        ),
+        (
+            "the total that was folded keeps an old maximum, few rows",
+            "    all.total *= keep;\n",
+            "",
+        ),
+        (
+            "what is no part is folded, few rows",
+            "k < count ? exp2_for<T>(found[k].highest - best) : 0.0f",
+            "exp2_for<T>(found[k].highest - best)",
+        ),
+        (
+            "the highest score of what is no warp counts, few rows",
+            "warps += w * ranks + rank < pieces;",
+            "warps += w * ranks + rank <= pieces;",
+        ),
+        (
+            "teams without a part are folded, few rows",
+            "t < min(teams, parts)",
+            "t < teams",
         ),
         (
             "a cluster's blocks read what is not written yet",
@@ -91,9 +129,14 @@ BUGS = {
             "        // nobody",
         ),
         (
-            "of a cluster's last block one warp counts",
-            "warps + min(kWarps, of_last)",
-            "warps + min(1, of_last)",
+            "of a cluster's last warps one too few counts",
+            "const int parts = min(pieces, stride);",
+            "const int parts = min(pieces, stride - 1);",
+        ),
+        (
+            "a cluster's warps are folded as if each block had all",
+            "cluster_address(own, from % kCluster)",
+            "cluster_address(own, from / kWarps)",
         ),
         (
             "a cluster's parts after the first 32 are left out",
@@ -107,8 +150,18 @@ BUGS = {
         ),
         (
             "the first block takes itself for the last, few rows",
-            "atomicAdd(count, 1) == blocks - 1;",
-            "atomicAdd(count, 1) == 0;",
+            "add_and_meet(count, 1) == blocks - 1;",
+            "add_and_meet(count, 1) == 0;",
+        ),
+        (
+            "no barrier before a block says that it is there, few rows",
+            "    __shared__ bool last;\n    __syncthreads();\n",
+            "    __shared__ bool last;\n",
+        ),
+        (
+            "what other blocks found may not be there, few rows",
+            "add_and_meet(count, 1)",
+            "atomicAdd(count, 1)",
         ),
         (
             "no barrier before warps are folded, few rows",
