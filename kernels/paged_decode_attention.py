@@ -391,6 +391,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("four_rows_128", Heads(8, 2, 128), [40, 0, 700, 16]),
         decode_case("four_rows_64", Heads(3, 1, 64), [65, 300, 1, 17]),
         decode_case("dead_row_128", Heads(4, 1, 128), [0, 333], unread=NOISE),
+        decode_case("two_rows_block_size_64", Heads(4, 2, 128), [200, 70], block_size=64),
         decode_case("block_size_40", Heads(4, 2, 16), [17, 40, 121], block_size=40),
         decode_case("block_size_1", Heads(4, 2, 16), [17, 200], block_size=1),
         # Parts are whole units of 64 tokens, and a block's share is two or more.

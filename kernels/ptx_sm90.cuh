@@ -2,10 +2,10 @@
 // barriers, registers that move between warpgroups.
 //
 // The CPU emulation has its own version of each function, under the same name. It multiplies and copies
-// at once, from and to the addresses that descriptors and maps name: so it shows indices, layouts, masks
-// and which barrier is waited for, and neither a wait for products that is missing nor a fence. It
-// takes every barrier to order all threads. Sources: PTX ISA 8.7, sections wgmma.mma_async,
-// cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
+// at once, from and to the addresses that descriptors and maps name: so it shows indices, layouts, masks,
+// which barrier is waited for, and, checked, that somebody has waited for what is copied; neither a wait
+// for products that is missing nor a fence. It takes every barrier to order all threads. Sources: PTX ISA
+// 8.7, sections wgmma.mma_async, cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
 #pragma once
 #include "ptx.cuh"
 

@@ -631,7 +631,10 @@ def held_form_is_right(name: str) -> Identity:
     return check
 
 
-FEW_ROWS_CASES = ("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked")
+FEW_ROWS_CASES = (
+    *("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked"),
+    "two_rows_block_size_64",
+)
 
 
 def forms_of_few_rows_are_right(kernels: Kernels) -> None:

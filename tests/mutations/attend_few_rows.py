@@ -92,7 +92,6 @@ BUGS = {
             "sums[step][i], sums[step][i + 2], sums[step + 1][i]",
             "sums[step][i], sums[step + 1][i], sums[step][i + 2]",
         ),
-        ("sums of heads that are not there, few rows", "      if (head >= heads) continue;\n", ""),
         (
             "what was folded keeps an old maximum, few rows",
             "all.sums[i] *= keep;",
@@ -112,11 +111,6 @@ BUGS = {
             "the highest score of what is no warp counts, few rows",
             "warps += w * ranks + rank < pieces;",
             "warps += w * ranks + rank <= pieces;",
-        ),
-        (
-            "teams without a part are folded, few rows",
-            "t < min(teams, parts)",
-            "t < teams",
         ),
         (
             "a cluster's blocks read what is not written yet",
@@ -145,18 +139,33 @@ BUGS = {
         ),
         (
             "the counter stays as it is, few rows",
-            "        if (threadIdx.x == 0) *count = 0;  // as it was\n",
+            "    if (lane == 0) *count = 0;  // as it was\n",
             "",
         ),
         (
             "the first block takes itself for the last, few rows",
-            "add_and_meet(count, 1) == blocks - 1;",
-            "add_and_meet(count, 1) == 0;",
+            "arrived, 0) != used - 1) return;",
+            "arrived, 0) != 0) return;",
         ),
         (
-            "no barrier before a block says that it is there, few rows",
-            "    __shared__ bool last;\n    __syncthreads();\n",
-            "    __shared__ bool last;\n",
+            "no barrier before a head is said to be there, few rows",
+            "    __syncwarp();\n    int arrived",
+            "    int arrived",
+        ),
+        (
+            "a head of another KV head is counted, few rows",
+            "kv_heads + kv_head) * group;\n      for",
+            "kv_heads) * group;\n      for",
+        ),
+        (
+            "one count for all heads, few rows",
+            "counts + head, store",
+            "counts, store",
+        ),
+        (
+            "heads after the warps are not folded, few rows",
+            "head < group; head += kWarps",
+            "head < min(group, kWarps); head += kWarps",
         ),
         (
             "what other blocks found may not be there, few rows",
@@ -170,13 +179,8 @@ BUGS = {
         ),
         (
             "parts after the first batch are left out, few rows",
-            "begin += kBatch * teams",
-            "begin += 1 << 20",
-        ),
-        (
-            "no barrier before teams are folded, few rows",
-            "    if (teams == 1) return;\n    __syncthreads();\n",
-            "    if (teams == 1) return;\n",
+            "begin < used; begin += kBatch",
+            "begin < 1; begin += kBatch",
         ),
     ),
 }

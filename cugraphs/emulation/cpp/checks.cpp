@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,7 @@ std::vector<std::vector<Aside>> aside;  // by the block's rank in the cluster
 std::vector<Region*> by_address;
 std::vector<Range> constants;
 std::vector<uintptr_t> ignored;
+std::map<std::pair<uint32_t, uintptr_t>, std::vector<Range>> in_flight;  // by block and barrier
 
 Region* find(uintptr_t address) {
   const auto after = std::upper_bound(
@@ -258,6 +260,7 @@ void mark_late(uintptr_t address, size_t bytes) {
 
 void begin_launch() {
   meetings.clear();
+  in_flight.clear();
   shared.clear();
   aside.clear();
   constants.clear();
@@ -352,6 +355,24 @@ void mark_in_flight(uintptr_t address, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) {
     region->cells.data[address - region->begin + i].initialised = false;
   }
+}
+
+void mark_in_flight_until(uintptr_t barrier, uintptr_t address, size_t bytes) {
+  if (!checking || failed) return;
+  mark_in_flight(address, bytes);
+  in_flight[{block_number, barrier}].push_back({address, address + bytes});
+}
+
+void end_flights(uintptr_t barrier) {
+  const auto found = in_flight.find({block_number, barrier});
+  if (found == in_flight.end()) return;
+  for (const Range& range : found->second) {
+    Region* region = find(range.begin);
+    for (uintptr_t i = range.begin; i < range.end; ++i) {
+      region->cells.data[i - region->begin].initialised = true;
+    }
+  }
+  in_flight.erase(found);
 }
 
 void check_access(

@@ -39,3 +39,6 @@ void check_access(
     const char* site,
     void* pc);
 void mark_in_flight(uintptr_t address, size_t bytes);  // shared memory that a copy will fill
+// The same where the copy is done when a thread has waited for a barrier in memory.
+void mark_in_flight_until(uintptr_t barrier, uintptr_t address, size_t bytes);
+void end_flights(uintptr_t barrier);

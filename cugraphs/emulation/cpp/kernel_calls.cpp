@@ -117,6 +117,13 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
     complete(copy);
 }
 
+void emu_in_flight(const void* barrier, const void* to, int bytes) {
+  mark_in_flight_until(
+      reinterpret_cast<uintptr_t>(barrier), reinterpret_cast<uintptr_t>(to), bytes);
+}
+
+void emu_has_waited(const void* barrier) { end_flights(reinterpret_cast<uintptr_t>(barrier)); }
+
 void emu_copy_commit() {
   running->groups.push_back(std::move(running->open_group));
   running->open_group.clear();

@@ -108,6 +108,7 @@ struct PtxSm90 {
   }
   EMU_UNCHECKED void mbarrier_wait(unsigned barrier, int parity) const {
     emu_wait_until(site, parity ? has_closed<1> : has_closed<0>, &mbarrier(barrier));
+    emu_has_waited(&mbarrier(barrier));
   }
 
   EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
@@ -152,6 +153,7 @@ struct PtxSm90 {
     emu_access(shared_at(to), bytes, true, site);
     memcpy(shared_at(to), from, bytes);
     Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), bytes);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
   }
@@ -181,6 +183,7 @@ struct PtxSm90 {
       }
     }
     Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), bytes);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
   }
