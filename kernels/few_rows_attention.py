@@ -16,8 +16,9 @@ OPERANDS = (
 MAX_ROWS = 4
 MAX_GROUP = 8  # query heads of a KV head
 PIECE_TOKENS = 16
-WARPS = 8
+WARPS, WARPS_IN_CLUSTER = 8, 4
 RING_BYTES = 64 << 10  # of a block
+LARGE_RING_ROWS = {64: 0, 128: 2}  # up to which a ring is twice as large, by head_dim
 
 # Whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on the
 # multiprocessors: by head_dim, the most rows for which they are. It counts for long and many rows.
@@ -52,10 +53,12 @@ def few_rows_launch(
     """
     head_dim, clusters = axes["head_dim"], _in_clusters(axes)
     piece_bytes = PIECE_TOKENS * head_dim * DTYPES[dtype].itemsize
-    ahead = RING_BYTES // (WARPS * 2 * piece_bytes)
+    warps = WARPS_IN_CLUSTER if clusters else WARPS
+    ring_bytes = 2 * RING_BYTES if axes["rows"] <= LARGE_RING_ROWS[head_dim] else RING_BYTES
+    ahead = ring_bytes // (warps * 2 * piece_bytes)
     blocks = _blocks_of_row(axes)
     cluster = blocks if clusters else 1
-    numbers = (head_dim, WARPS, ahead, cluster)
+    numbers = (head_dim, warps, ahead, cluster)
     kv_heads, group, block_size, *others = scalars
     block_shift = np.int32(int(block_size // PIECE_TOKENS).bit_length() - 1)
     return Launch(
@@ -63,10 +66,10 @@ def few_rows_launch(
             f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
         ),
         grid=(blocks, axes["kv_heads"], axes["rows"]),
-        block=32 * WARPS,
+        block=32 * warps,
         scalars=(kv_heads, group, block_shift, *others),
         operands=OPERANDS,
-        shared_bytes=max(LONE_BYTES, WARPS * ahead * 2 * (piece_bytes + 8)),
+        shared_bytes=max(LONE_BYTES, warps * ahead * 2 * (piece_bytes + 8)),
         programmatic=True,
         settles=True,
         arch="sm_90a",

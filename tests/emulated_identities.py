@@ -643,7 +643,8 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     assert kernel.launches is not None
     package = kernel.launches.__module__.rpartition(".")[0]
     module: Any = sys.modules[f"{package}.few_rows_attention"]
-    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "CLUSTER": 2, "BLOCKS": 24, "RING_BYTES": 1 << 14}
+    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
+    small |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
     before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
     try:
         for clusters in (None, True, False):  # None: as it is on a GPU
