@@ -88,6 +88,12 @@ class Speed:
         matrix = self.flops_per_s / ceilings.flops_per_s
         return (matrix, "matrix") if matrix > read else (read, "read")
 
+    def early_share(self, ceilings: Ceilings) -> float | None:
+        """The same share by ``early_seconds``; None where there are none."""
+        if self.early_seconds is None:
+            return None
+        return self.share(ceilings)[0] * self.seconds / self.early_seconds
+
 
 @dataclass(frozen=True)
 class NotTimed:
@@ -301,6 +307,7 @@ def speeds_as_json(
                 "flops": timing.cost.flops,
                 "flops_per_s": timing.flops_per_s,
                 "share": share,
+                "early_share": timing.early_share(ceilings),
                 "ceiling": ceiling,
             }
         records.append(record)

@@ -151,8 +151,8 @@ struct PieceSums {
       float* to = result + head * stride + lane / 4 * kColumns;
 #pragma unroll
       for (int step = 0; step < kSteps; step += 2) {
-        *reinterpret_cast<float4*>(to + step * 2) = make_float4(
-            sums[step][i], sums[step][i + 2], sums[step + 1][i], sums[step + 1][i + 2]);
+        *reinterpret_cast<float4*>(to + step * 2) =
+            make_float4(sums[step][i], sums[step][i + 2], sums[step + 1][i], sums[step + 1][i + 2]);
       }
     }
     const float all = lanes_sum<4>(total);
@@ -229,7 +229,8 @@ struct FewRows {
       int max_blocks,
       float scale_log2) {
     extern __shared__ __align__(128) unsigned char smem[];
-    const int rank = blockIdx.x, ranks = kClusters ? kCluster : gridDim.x, kv_head = blockIdx.y, row = blockIdx.z;
+    const int rank = blockIdx.x, ranks = kClusters ? kCluster : gridDim.x;
+    const int kv_head = blockIdx.y, row = blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int length = load_early(seq_lens + row), row_id = load_early(row_ids + row);
     T* const ring = reinterpret_cast<T*>(smem) + warp * kRing;

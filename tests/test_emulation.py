@@ -165,7 +165,9 @@ def test_a_planted_mistake_is_found_where_it_is(function, message):
 @pytest.mark.parametrize("function", UNPUBLISHED)
 def test_what_another_block_wrote_is_published_and_looked_for(function):
     line = line_of("lacks_a_fence")
-    where = rf"^planted.cu:{line}.*: race on out at byte 4: read here, written by block 0 in the same"
+    where = (
+        rf"^planted.cu:{line}.*: race on out at byte 4: read here, written by block 0 in the same"
+    )
     with pytest.raises(AssertionError, match=where):
         run(function, checked=True)
 

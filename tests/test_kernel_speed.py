@@ -215,6 +215,8 @@ def test_runs_begin_early_where_a_step_would_let_them(
     assert len(runs) == (199 if is_timed_early else 0)
     (record,) = speeds_as_json([speed], CEILINGS)
     assert (record["early_us"] is not None) == is_timed_early
+    if is_timed_early:  # in no time here: nothing overlaps
+        assert record["early_share"] == pytest.approx(record["share"])
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,11 @@ BUGS = {
             "stride = kWarps * ranks, first = warp * ranks + rank;",
             "stride = kWarps * ranks, first = warp * ranks + rank / 2;",
         ),
-        ("pieces are left out, few rows", "stride = kWarps * ranks,", "stride = kWarps * ranks * 2,"),
+        (
+            "pieces are left out, few rows",
+            "stride = kWarps * ranks,",
+            "stride = kWarps * ranks * 2,",
+        ),
         ("a piece of another block, few rows", "(piece >> block_shift)", "piece"),
         (
             "always a block's first piece, few rows",

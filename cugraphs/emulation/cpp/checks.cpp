@@ -21,7 +21,7 @@ constexpr uint32_t kSeveralBlocks = ~0u;
 struct Cell {
   uint32_t write_epoch, read_epoch;
   uint32_t write_block, read_block;
-  uint32_t write_fences;  // of the writer's block before
+  uint32_t write_fences;    // of the writer's block before
   uint16_t writer, reader;  // thread numbers
   uint16_t write_warp_epoch, read_warp_epoch;
   uint32_t write_cluster_epoch, far_read_epoch;  // far: by another block of the cluster
@@ -73,10 +73,11 @@ struct Aside {
 
 // How a block has synchronised with others through memory.
 struct Meeting {
-  uint32_t fences = 0;            // so far
-  uint32_t published_fences = 0;  // before its last atomic: what was written before them is there for others
-  bool has_met = false;           // an atomic
-  bool sees_others = false;       // a fence after an atomic: what they have published
+  uint32_t fences = 0;  // so far
+  uint32_t published_fences =
+      0;                 // before its last atomic: what was written before them is there for others
+  bool has_met = false;  // an atomic
+  bool sees_others = false;  // a fence after an atomic: what they have published
 };
 std::vector<Meeting> meetings;  // by block number
 
@@ -201,8 +202,8 @@ void record_write(Cell& cell, Atomicity atomicity) {
 
 // Whether the block that runs may read or overwrite what another one has written.
 bool is_published(const Cell& cell) {
-  const bool is_there = cell.written_atomically ||
-                        meeting_of(cell.write_block).published_fences > cell.write_fences;
+  const bool is_there =
+      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_fences;
   return is_there && meeting_of(block_number).sees_others;
 }
 
@@ -218,7 +219,8 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
     if (!region.shared && cell.write_block && cell.write_block != block_number &&
         !is_published(cell)) {
       return std::string(how) + " here, written by block " + std::to_string(cell.write_block - 1) +
-             " in the same launch: a fence and an atomic of that block, or an atomic and a fence of "
+             " in the same launch: a fence and an atomic of that block, or an atomic and a fence "
+             "of "
              "this one, lack between";
     }
   }
