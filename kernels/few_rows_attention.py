@@ -59,8 +59,8 @@ def few_rows_launch(
     blocks = _blocks_of_row(axes)
     cluster = blocks if clusters else 1
     numbers = (head_dim, warps, ahead, cluster)
-    kv_heads, group, block_size, *others = scalars
-    block_shift = np.int32(int(block_size // PIECE_TOKENS).bit_length() - 1)
+    kv_heads, group, _, *others = scalars
+    block_shift = np.int32((axes["block_size"] // PIECE_TOKENS).bit_length() - 1)
     return Launch(
         function=(
             f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
