@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cugraphs.cuda_device import CudaDevice, has_driver
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.cuda_availability import has_driver
+from cugraphs.cuda_device import CudaDevice
+from cugraphs.device import Device
 from cugraphs.kv_cache import KVCacheShape
 
 BLOCK_SIZE = 16  # tokens in a KV block

@@ -23,12 +23,15 @@ from cugraphs.kernels import (
     NORM_LINEAR,
     NORM_ROPE_APPEND,
     NORM_SWIGLU,
+    PAGED_DECODE_ATTENTION,
     RMS_NORM,
     ROPE_APPEND,
+    ROPE_APPEND_ATTENTION,
     SILU_AND_MUL,
 )
 from cugraphs.kernels.held_rows import MAX_PARTS, held_shape
 from cugraphs.kernels.linear_residual import MIN_ROWS
+from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
@@ -192,6 +195,25 @@ RULES = (
         ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
         (((0, "out"), (1, "b")),),
         min_rows=MIN_ROWS,
+    ),
+    # Where no product has taken in the rotation.
+    Rule(
+        run=(ROPE_APPEND, PAGED_DECODE_ATTENTION),
+        fused=ROPE_APPEND_ATTENTION,
+        operands=(
+            *((1, "out"), (0, "k_cache"), (0, "v_cache"), (1, "arrivals")),
+            *((0, "qkv"), (0, "positions"), (0, "slot_mapping")),
+            *((1, "block_tables"), (1, "row_ids"), (1, "seq_lens"), (1, "parts"), (0, "cos_sin")),
+        ),
+        links=(
+            ((0, "q"), (1, "q")),
+            ((0, "k_cache"), (1, "k_cache")),
+            ((0, "v_cache"), (1, "v_cache")),
+        ),
+        requires={"batch_invariant": False},
+        dtypes=ROPE_APPEND_ATTENTION.cuda_dtypes,
+        min_rows=WORTH_ROWS[0],
+        max_rows=WORTH_ROWS[1],
     ),
     Rule(
         run=(ADD, RMS_NORM),

@@ -20,7 +20,8 @@ import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
-from cugraphs.device import CpuDevice, QueueOp
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import QueueOp
 from cugraphs.device_choice import ModelSizes
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.cuda_device import wake_driver
+from cugraphs.cuda_availability import wake_driver
 from cugraphs.device_choice import (
     MemoryBudget,
     choose_device,

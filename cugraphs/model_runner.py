@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 
 from cugraphs.bucketed_step import AXIS, BucketedStep, ProgramMemory, StepCounts
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import Device
 from cugraphs.kernel import Array
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
 from cugraphs.mixed_step import MixedStep, sizes_of_a_start

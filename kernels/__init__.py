@@ -27,6 +27,7 @@ from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
 from .rms_norm import RMS_NORM
 from .rope_append import ROPE_APPEND
+from .rope_append_attention import ROPE_APPEND_ATTENTION
 from .sample import SAMPLE
 from .silu_and_mul import SILU_AND_MUL
 
@@ -51,6 +52,7 @@ ALL = (
     ROPE_APPEND,
     ATTENTION_PARTS,
     PAGED_DECODE_ATTENTION,
+    ROPE_APPEND_ATTENTION,
     PAGED_PREFILL_ATTENTION,
     SILU_AND_MUL,
     SAMPLE,
@@ -85,6 +87,7 @@ __all__ = [
     "PAGED_PREFILL_ATTENTION",
     "RMS_NORM",
     "ROPE_APPEND",
+    "ROPE_APPEND_ATTENTION",
     "SAMPLE",
     "SILU_AND_MUL",
 ]

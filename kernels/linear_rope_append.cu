@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_rope_a
     int block_size) {
   using Stream =
       StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
-                                    bias, heads,   kv_heads, head_dim, block_size};
-  rope_columns_of(columns, x, weight, tokens, in_features);
+  rope_columns_of<Stream>(
+      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
+      heads, kv_heads, head_dim, block_size);
 }
 
 template <typename T, int kSteps, int kDepths, int kStages>
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
     int head_dim,
     int block_size) {
   using Stream = HeldRows<T, kSteps, kDepths, kStages>;
-  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
-                                    bias, heads,   kv_heads, head_dim, block_size};
-  rope_columns_of(columns, x, weight, tokens, in_features);
+  rope_columns_of<Stream>(
+      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
+      heads, kv_heads, head_dim, block_size);
 }

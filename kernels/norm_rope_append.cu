@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
-  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
-                                    bias, heads,   kv_heads, head_dim, block_size};
-  rope_columns_of(columns, x, weight, tokens, in_features, load_constants, prepare);
+  rope_columns_of<Stream>(
+      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
+      heads, kv_heads, head_dim, block_size, load_constants, prepare);
 }

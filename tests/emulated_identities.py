@@ -676,6 +676,41 @@ def newest_tokens(k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array
     return found
 
 
+def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
+    """ROPE_APPEND_ATTENTION, in both forms, gives the bits of the kernels that it stands for.
+
+    The newest tokens are read from nowhere in the cache.
+    """
+    kernel = kernels["rope_append_attention"]
+    rope, decode = kernels["rope_append"], kernels["paged_decode_attention"]
+    cases = [(case, attention_parts.WHOLE_SHARES) for case in small_cases(kernel)]
+    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
+    long = replace(_case(kernel, "cut_finely"), name="not cut")
+    few_rows = sys.modules[f"{package_of(decode)}.few_rows_attention"]
+    for case, shares in (*cases, (long, 1)):
+        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
+            arrays = case_arrays(kernel, case, "bfloat16")
+        *caches, arrivals, qkv, positions, slots, tables, row_ids, lengths, parts, cos_sin = arrays
+        attrs = dict(case.attrs)
+        where = (qkv, cos_sin, positions, slots)
+        q, *appended = run(rope, [*caches, *where], {"q_size": attrs.pop("q_size")})
+        given = [arrivals, q, *appended, tables, row_ids, lengths, parts]
+        newest = newest_tokens(caches[0], tables, row_ids, lengths)
+        late = {"k_cache": newest, "v_cache": newest}
+        for arch in ("", "sm_90"):
+            with mock.patch.object(few_rows, "MAX_ROWS", 0):
+                out, counts = run(decode, given, attrs, arch=arch)
+            found = run(kernel, arrays, case.attrs, arch=arch, late=late, checked=True)
+            what = f"rope_append_attention {case.name} {arch}"
+            assert_same_bits(what, found, (out, *appended, counts))
+
+
+def package_of(kernel: Kernel) -> str:
+    """Where the modules are that the kernel's module imports."""
+    assert kernel.launches is not None
+    return kernel.launches.__module__.rpartition(".")[0]
+
+
 def products_for_sm_90a_are_right(name: str, *cases: str) -> Identity:
     """A product on wgmma, over two blocks, is within the tolerance of the reference."""
 
@@ -793,6 +828,11 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         prefill_rows_are_decode_rows,
         forms_of_few_rows_are_right,
         pieces_are_right,
+    ),
+    "rope_append_attention": (
+        orders_agree("rope_append_attention", ("bfloat16",)),
+        appended_attention_is_one_after_the_other,
+        far_blocks("rope_append_attention"),
     ),
     "paged_prefill_attention": (
         orders_agree("paged_prefill_attention", ("float32", "bfloat16")),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cugraphs import SamplingParams
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import Device
 from cugraphs.engine import Engine
 from cugraphs.json_file import read_json_object
 from cugraphs.kv_cache import KVCacheShape

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import Device
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
 from cugraphs.model_runner import ModelRunner

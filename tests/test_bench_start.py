@@ -136,6 +136,17 @@ def test_a_mistake_is_one_line(capsys, arguments, message):
     assert err.count("\n") == 1 and err.startswith("cugraphs: error: ") and message in err
 
 
+@pytest.mark.parametrize("benchmark", ["start", "load"])
+def test_without_a_driver_no_checkpoint_is_written(benchmark, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("cugraphs.cuda_availability.has_driver", lambda: False)
+    folder = tmp_path / "there"
+    options = ["--shape", "smollm2-135m", "--folder", str(folder)]
+    assert main(["bench", benchmark, *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "libcuda.so.1 is not found" in err
+    assert not folder.exists()
+
+
 def test_a_start_that_does_not_end_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(start_bench, "_LIMIT_S", 0.01)
     assert main(["bench", "start", "demo", "--device", "cpu", "--dtype", "float32"]) == 2

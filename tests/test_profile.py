@@ -221,9 +221,9 @@ def test_a_mistake_is_one_line(folder, capsys, arguments, message):
 
 
 def test_without_a_gpu_it_says_so(folder, capsys, monkeypatch):
-    from cugraphs import cuda_device
+    from cugraphs import cuda_availability
 
-    monkeypatch.setattr(cuda_device, "has_driver", lambda: False)
+    monkeypatch.setattr(cuda_availability, "has_driver", lambda: False)
     assert main(["profile", folder]) == 2
     assert "cuda: libcuda.so.1 is not found, expected NVIDIA's driver" in capsys.readouterr().err
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole, new_table
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, gpu_spec

@@ -4,11 +4,7 @@ BUGS = {
     ("norm_rope_append", "norm_rope_append.cu"): (
         ("no eps", "tokens, in_features, eps);", "tokens, in_features, 0.0f);"),
         ("the norm's weight is that of the product", "gains, gain, in", "gains, weight, in"),
-        (
-            "K and V swapped",
-            "k_cache, v_cache,  cos_sin",
-            "v_cache, k_cache,  cos_sin",
-        ),
-        ("slots are positions", "positions, slot_mapping,\n", "positions, positions,\n"),
+        ("K and V swapped", "q, k_cache, v_cache, x,", "q, v_cache, k_cache, x,"),
+        ("slots are positions", "x, positions, slot_mapping, w", "x, positions, positions, w"),
     ),
 }

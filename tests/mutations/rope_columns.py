@@ -24,12 +24,12 @@ BUGS = {
         ),
         (
             "pairs after the last are read",
-            "min(unit * kPairs + column % kPairs, pairs() - 1)",
+            "min(unit * kPairs + column % kPairs, pairs - 1)",
             "unit * kPairs + column % kPairs",
         ),
-        ("pairs after the last are stored", "if (pair >= pairs()) continue;", ""),
+        ("pairs after the last are stored", "if (pair < pairs) {", "{"),
         ("a dead row's angles are read", "slots[which] < 0 ? 0 : positions[row]", "positions[row]"),
-        ("a dead row's k and v are stored", "        continue;\n", ""),
+        ("a dead row's k and v are stored", "          continue;\n", ""),
         (
             "a dead row's q is not written",
             "if (head < heads) target[0] = target[half] = from_float<T>(0.0f);",

@@ -6,8 +6,8 @@ BUGS = {
         ("the second box over the first", "to + box * kBoxBytes", "to"),
         (
             "x is read before it is there",
-            "    wait_for_previous_kernel();\n    int copied",
-            "    int copied",
+            "      wait_for_previous_kernel();\n      if (warp > kWarps",
+            "      if (warp > kWarps",
         ),
         (
             "results are written before the wait",
@@ -16,8 +16,8 @@ BUGS = {
         ),
         (
             "a thread returns without waiting",
-            "      wait_for_previous_kernel();\n      return;",
-            "      return;",
+            "      wait_for_previous_kernel();\n      if (warp > kWarps && lane == 0) {",
+            "      if (warp > kWarps && lane == 0) {\n        wait_for_previous_kernel();",
         ),
     ),
     ("linear_add_rms_norm", "wgmma_linear.cuh"): (
@@ -29,12 +29,24 @@ BUGS = {
             "start = {{at.depth * kDepth, 0, 0, 0}};",
             "start = {{0, 0, 0, 0}};",
         ),
+        (
+            "a stage is full of weights alone",
+            "mbarrier_init(ring.full(stage), 2);",
+            "mbarrier_init(ring.full(stage), 1);",
+        ),
         ("sums of the tile before", "last >= 0 || k > 0", "true"),
         ("columns of k twice", "ring.tile(at.stage) + k * 32;", "ring.tile(at.stage);"),
         (
-            "copied over what is in use",
-            "        mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);\n",
-            "",
+            "weights copied over what is in use",
+            "      mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);\n"
+            "      mbarrier_arrive_expecting(full, kBoxes",
+            "      mbarrier_arrive_expecting(full, kBoxes",
+        ),
+        (
+            "x copied over what is in use",
+            "      mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);\n"
+            "      mbarrier_arrive_expecting(ring",
+            "      mbarrier_arrive_expecting(ring",
         ),
         (
             "products of what has not come",

@@ -409,7 +409,7 @@ void check_access(
     return;
   }
   if (programmatic && !running->waited_for_previous && !region->shared &&
-      (!region->early || is_late(*region, address, address + bytes))) {
+      (is_write || !region->early || is_late(*region, address, address + bytes))) {
     fail(
         site, pc, "%s of %s before griddepcontrol.wait: earlier kernels may still use it",
         access_name(is_write), name);
