@@ -659,7 +659,10 @@ def held_form_is_right(name: str) -> Identity:
     return check
 
 
-FEW_ROWS_CASES = ("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked")
+FEW_ROWS_CASES = (
+    *("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked"),
+    "two_rows_block_size_64",
+)
 
 
 def forms_of_few_rows_are_right(kernels: Kernels) -> None:
@@ -668,7 +671,8 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     assert kernel.launches is not None
     package = kernel.launches.__module__.rpartition(".")[0]
     module: Any = sys.modules[f"{package}.few_rows_attention"]
-    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "CLUSTER": 2, "BLOCKS": 24, "RING_BYTES": 1 << 14}
+    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
+    small |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
     before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
     try:
         for clusters in (None, True, False):  # None: as it is on a GPU
@@ -763,7 +767,8 @@ def pieces_are_right(kernels: Kernels) -> None:
     kernel = kernels["paged_decode_attention"]
     cases = [(_case(kernel, name), attention_parts.WHOLE_SHARES) for name in PIECE_CASES]
     # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
-    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300]), 1))
+    # Dead rows, so that the form of few rows does not take it.
+    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300, 0, 0, 0]), 1))
     for case, shares in cases:
         with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
             arrays = case_arrays(kernel, case, "bfloat16")
