@@ -589,11 +589,11 @@ def few_rows_are_right(name: str, *cases: str) -> Identity:
 SAMPLE_CASES_OF_RANKS = (
     *("greedy_ties", "no_filter", "top_k_ties", "top_p", "all_filters", "odd_vocab_penalised"),
     *("several_chunks", "top_k_of_many", "few_rows_everything", "few_rows_ties", "broken_rows"),
-    *("far_peak", "min_p", "top_p_ties", "block_edge"),
+    *("far_peak", "min_p", "top_p_ties", "block_edge", "few_rows_broken", "one_row"),
 )
 LOGPROBS_CASES_OF_RANKS = (
     *("random", "ties", "banned", "broken_rows", "two_tokens", "few_rows", "few_rows_ties"),
-    *("many_ties", "odd_vocab"),
+    *("many_ties", "odd_vocab", "one_row"),
 )
 
 WGMMA_CASES = ("several_chunks", "many_tokens_128", "peaks_late", "dead_sequences", "key_edges")
