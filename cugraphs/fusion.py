@@ -14,6 +14,11 @@ from cugraphs.kernel import ArrayType, Axes, Dim, Kernel
 from cugraphs.kernels import (
     ADD,
     ADD_RMS_NORM,
+    APPLY_CHANGES,
+    ATTENTION_PARTS,
+    BEGIN_ROWS,
+    DECODE_ROWS,
+    EMBEDDING,
     LINEAR,
     LINEAR_ADD,
     LINEAR_ADD_RMS_NORM,
@@ -187,8 +192,36 @@ _FEW_ROWS = (
     ),
 )
 
+
+def _of_same_operands(
+    run: tuple[Kernel, ...], fused: Kernel, renamed: Mapping[tuple[int, str], str]
+) -> Rule:
+    """A rule for a kernel of the same operands: those of one name are one buffer.
+
+    Args:
+        run: the kernels.
+        fused: takes what they take.
+        renamed: what it calls operands of the run that have another name in it.
+    """
+    first: dict[str, tuple[int, str]] = {}
+    links = []
+    for index, kernel in enumerate(run):
+        for operand in kernel.operands:
+            key = (index, operand.name)
+            name = renamed.get(key, operand.name)
+            if first.setdefault(name, key) != key:
+                links.append((first[name], key))
+    operands = tuple([first[operand.name] for operand in fused.operands])
+    return Rule(run, fused, operands, tuple(links))
+
+
 RULES = (
     *_FEW_ROWS,
+    _of_same_operands(
+        (APPLY_CHANGES, DECODE_ROWS, EMBEDDING, ATTENTION_PARTS),
+        BEGIN_ROWS,
+        {(3, "row_ids"): "live_row_ids"},
+    ),
     *_of_linear(
         (LINEAR, ADD),
         LINEAR_RESIDUAL,

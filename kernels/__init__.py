@@ -8,6 +8,7 @@ from .add_rms_norm import ADD_RMS_NORM
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
 from .attention_parts import ATTENTION_PARTS
+from .begin_rows import BEGIN_ROWS
 from .copy_blocks import COPY_BLOCKS
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
@@ -36,6 +37,7 @@ ALL = (
     COPY_BLOCKS,
     DECODE_ROWS,
     MIXED_ROWS,
+    BEGIN_ROWS,
     EMBEDDING,
     ADD,
     RMS_NORM,
@@ -68,6 +70,7 @@ __all__ = [
     "ALL",
     "APPLY_CHANGES",
     "ATTENTION_PARTS",
+    "BEGIN_ROWS",
     "COPY_BLOCKS",
     "DECODE_ROWS",
     "EMBEDDING",

@@ -17,8 +17,8 @@
 #include "attend_few_rows.cuh"
 #include "attend_pieces.cuh"
 
-// One row and KV head is of the blocks x of a y and z.
-template <typename T, int kHeadDim, int kWarps, int kAhead, bool kClusters>
+// One row and KV head is of the blocks x of a y and z: a cluster, where kCluster > 1.
+template <typename T, int kHeadDim, int kWarps, int kAhead, int kCluster>
 __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_rows(
     T* __restrict__ out,      // [rows, kv_heads*group*head_dim]
     const T* q,               // [rows, kv_heads*group*head_dim]
@@ -31,12 +31,12 @@ __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_row
     int* arrivals,            // [rows, heads], zeros; not for clusters
     int kv_heads,
     int group,
-    int block_size,
+    int block_shift,  // block_size is 16 << block_shift
     int max_blocks,
     float scale_log2) {  // scale * log2(e)
-  FewRows<T, kHeadDim, kWarps, kAhead, kClusters>::run(
+  FewRows<T, kHeadDim, kWarps, kAhead, kCluster>::run(
       out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, workspace, arrivals, kv_heads,
-      group, block_size, max_blocks, scale_log2);
+      group, block_shift, max_blocks, scale_log2);
 }
 #endif
 

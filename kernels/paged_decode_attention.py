@@ -406,6 +406,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("four_rows_128", Heads(8, 2, 128), [40, 0, 700, 16]),
         decode_case("four_rows_64", Heads(3, 1, 64), [65, 300, 1, 17]),
         decode_case("dead_row_128", Heads(4, 1, 128), [0, 333], unread=NOISE),
+        decode_case("two_rows_block_size_64", Heads(4, 2, 128), [200, 70], block_size=64),
         decode_case("block_size_40", Heads(4, 2, 16), [17, 40, 121], block_size=40),
         decode_case("block_size_1", Heads(4, 2, 16), [17, 200], block_size=1),
         # Parts are whole units of 64 tokens, and a block's share is two or more.
@@ -428,7 +429,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
         decode_case("batch_invariant_many", Heads(4, 2, 16), [1160] * 40, batch_invariant=True),
-        decode_case("batch_invariant_long", Heads(2, 1, 16), [300, 10_000], batch_invariant=True),
+        decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
     ),
     benchmarks=(
         decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),

@@ -84,8 +84,8 @@ def row_axis(kernel):
     """The axis of independent rows; None where rows belong together, or nothing is written."""
     if not kernel.produced or any("seqs" in operand.shape for operand in kernel.operands):
         return None
-    axis = kernel.produced[0].shape[0]
-    return None if "+" in axis else axis
+    axes = [operand.shape[0] for operand in kernel.produced]
+    return None if any("+" in axis for axis in axes) else axes[0]
 
 
 def take_rows(kernel, arrays, rows):

@@ -92,6 +92,8 @@ struct PtxSm90 {
   const char* site;
 
   EMU_UNCHECKED void mbarrier_init(unsigned barrier, int arrivals) const {
+    if (barrier % 8) emu_fail(site, "a barrier is at byte %u, expected a multiple of 8", barrier);
+    emu_access(shared_at(barrier), 8, true, site);
     mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
   }
   EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
@@ -106,6 +108,7 @@ struct PtxSm90 {
   }
   EMU_UNCHECKED void mbarrier_wait(unsigned barrier, int parity) const {
     emu_wait_until(site, parity ? has_closed<1> : has_closed<0>, &mbarrier(barrier));
+    emu_has_waited(&mbarrier(barrier));
   }
 
   EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
@@ -150,6 +153,7 @@ struct PtxSm90 {
     emu_access(shared_at(to), bytes, true, site);
     memcpy(shared_at(to), from, bytes);
     Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), bytes);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
   }
@@ -179,6 +183,7 @@ struct PtxSm90 {
       }
     }
     Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), bytes);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
   }
@@ -276,6 +281,12 @@ inline unsigned shared_address(const void* p) {
 inline unsigned cluster_address(unsigned address, int rank) {
   return rank * emu::kRankStride + address;
 }
+inline int add_and_meet(const char* site, int* count, int value) {
+  emu_fence();
+  const int before = emu_add(site, count, value);
+  emu_fence();
+  return before;
+}
 template <typename T>
 inline T load_from_others(const T* from) {
   return *from;
@@ -301,6 +312,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define load_early emu::PtxSm90{EMU_SITE}.load_early
+#define add_and_meet(...) add_and_meet(EMU_SITE, __VA_ARGS__)
 #define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
 #define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
 #define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
