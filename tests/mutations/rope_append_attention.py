@@ -225,17 +225,7 @@ BUGS = {
             "    if (!kLone || next_row < 0) return;\n",
             "    return;\n",
         ),
-        (
-            "a block takes parts that are none",
-            "return place < places ? load_early",
-            "return place < places + 1 ? load_early",
-        ),
         ("every block takes all later parts", "stride = gridDim.x / kv_heads", "stride = 1"),
-        (
-            "a ring is not given back",
-            "      if (kLone && next_row >= 0) pieces.give_back();\n",
-            "",
-        ),
         ("the first part again and again", "    place += stride;\n", ""),
         (
             "every warp appends",
@@ -277,9 +267,9 @@ BUGS = {
     ),
     ("rope_append_attention", "rope_append_attention.py"): (
         (
-            "a place too few where blocks take several parts",
+            "as many parts as rows, where blocks take several",
             "np.int32(places), *head_scalars",
-            "np.int32(places - 1), *head_scalars",
+            "np.int32(rows), *head_scalars",
         ),
         (
             "blocks for the rows alone",
