@@ -144,6 +144,18 @@ __device__ __forceinline__ void copy_box_once(
       : "memory");
 }
 
+// As copy_box, to the same place of all blocks of the cluster; the bytes count at each one's own `barrier`.
+__device__ __forceinline__ void copy_box_to_cluster(
+    unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+      :
+      : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
+        "r"(start.at[3]), "h"(static_cast<unsigned short>((1 << blocks) - 1))
+      : "memory");
+}
+
 // Loads a word that the launch before does not write, before the wait for it: not from the L1 cache, which
 // may hold what the word was in an earlier step.
 __device__ __forceinline__ int load_early(const int* from) {
@@ -172,6 +184,13 @@ __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) 
   unsigned found;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(address), "r"(rank));
   return found;
+}
+// Arrives at a barrier of another block, or of this one, whose address cluster_address has found.
+__device__ __forceinline__ void mbarrier_arrive_in_cluster(unsigned barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
+               :
+               : "r"(barrier)
+               : "memory");
 }
 __device__ __forceinline__ void load_of_cluster(float (&result)[2], unsigned address) {
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
@@ -244,6 +263,8 @@ __device__ __forceinline__ void wgmma_wait_for_earlier() {
 #define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NAMES_96 NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81," \
   "%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_100 NAMES_96 ",%96,%97,%98,%99"
+#define NAMES_104 NAMES_100 ",%100,%101,%102,%103"
 #define NAMES_112 NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define EIGHT_SUMS(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), \
   "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
@@ -254,6 +275,8 @@ __device__ __forceinline__ void wgmma_wait_for_earlier() {
 #define SUMS_48 SUMS_32, EIGHT_SUMS(32), EIGHT_SUMS(40)
 #define SUMS_64 SUMS_48, EIGHT_SUMS(48), EIGHT_SUMS(56)
 #define SUMS_96 SUMS_64, EIGHT_SUMS(64), EIGHT_SUMS(72), EIGHT_SUMS(80), EIGHT_SUMS(88)
+#define SUMS_100 SUMS_96, "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99])
+#define SUMS_104 SUMS_96, EIGHT_SUMS(96)
 #define SUMS_112 SUMS_96, EIGHT_SUMS(96), EIGHT_SUMS(104)
 #define WGMMA_SCORES(T, type, n, count, a_, b_, adds_)                                                  \
   __device__ __forceinline__ void wgmma_scores(                                                         \
@@ -279,6 +302,8 @@ WGMMA_SCORES(__nv_bfloat16, "bf16", "64", 32, "%32", "%33", "%34")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "96", 48, "%48", "%49", "%50")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "128", 64, "%64", "%65", "%66")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "192", 96, "%96", "%97", "%98")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "200", 100, "%100", "%101", "%102")
+WGMMA_SCORES(__nv_bfloat16, "bf16", "208", 104, "%104", "%105", "%106")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "224", 112, "%112", "%113", "%114")
 WGMMA_SCORES(__half, "f16", "16", 8, "%8", "%9", "%10")
 WGMMA_SCORES(__half, "f16", "32", 16, "%16", "%17", "%18")
@@ -287,6 +312,8 @@ WGMMA_SCORES(__half, "f16", "64", 32, "%32", "%33", "%34")
 WGMMA_SCORES(__half, "f16", "96", 48, "%48", "%49", "%50")
 WGMMA_SCORES(__half, "f16", "128", 64, "%64", "%65", "%66")
 WGMMA_SCORES(__half, "f16", "192", 96, "%96", "%97", "%98")
+WGMMA_SCORES(__half, "f16", "200", 100, "%100", "%101", "%102")
+WGMMA_SCORES(__half, "f16", "208", 104, "%104", "%105", "%106")
 WGMMA_SCORES(__half, "f16", "224", 112, "%112", "%113", "%114")
 WGMMA_SUMS(__nv_bfloat16, "bf16", "64", 32, "%32,%33,%34,%35", "%36", "%37")
 WGMMA_SUMS(__nv_bfloat16, "bf16", "128", 64, "%64,%65,%66,%67", "%68", "%69")

@@ -95,7 +95,9 @@ struct PtxSm90 {
     mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
   }
   EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
-    Mbarrier& b = mbarrier(barrier);
+    arrive(mbarrier(barrier), bytes);
+  }
+  EMU_UNCHECKED void arrive(Mbarrier& b, int bytes) const {
     if (b.arrived == b.arrivals) emu_fail(site, "more than %d arrivals at a barrier", b.arrivals);
     ++b.arrived;
     b.phase_and_bytes += 2 * bytes;
@@ -154,8 +156,42 @@ struct PtxSm90 {
     close_if_complete(b);
   }
 
-  EMU_UNCHECKED void copy_box(
-      unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
+  void copy_box(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
+    const auto own = [&](unsigned address, int bytes) {
+      emu_access(shared_at(address), bytes, true, site);
+      return shared_at(address);
+    };
+    copy_box_to(to, map, start, mbarrier(barrier), own);
+  }
+
+  void copy_box_to_cluster(
+      unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) const {
+    for (int rank = 0; rank < blocks; ++rank) {
+      const auto of_block = [&](unsigned address, int bytes) {
+        void* const found = emu_cluster_shared_to_write(rank, address, bytes, site);
+        if (found == shared_at(address)) emu_access(found, bytes, true, site);
+        return static_cast<unsigned char*>(found);
+      };
+      copy_box_to(to, map, start, far_mbarrier(barrier, rank), of_block);
+    }
+  }
+
+  // In 8 bytes of the shared memory of block `rank`.
+  Mbarrier& far_mbarrier(unsigned barrier, int rank) const {
+    return *static_cast<Mbarrier*>(
+        emu_cluster_shared_to_write(rank, barrier, sizeof(Mbarrier), site));
+  }
+  void mbarrier_arrive_in_cluster(unsigned barrier) const {
+    arrive(far_mbarrier(barrier % kRankStride, barrier / kRankStride), 0);
+  }
+
+  template <typename Memory>
+  EMU_UNCHECKED void copy_box_to(
+      unsigned to,
+      const TensorMap* map,
+      BoxStart start,
+      Mbarrier& barrier,
+      const Memory& memory) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
@@ -170,17 +206,16 @@ struct PtxSm90 {
             if (at[i] >= map->shape[i]) exists = 0;
           }
           if (exists > 0) emu_access(reinterpret_cast<const void*>(from), exists, false, site);
-          emu_access(shared_at(to + bytes), kRowBytes, true, site);
           unsigned char row[kRowBytes] = {};
           memcpy(row, reinterpret_cast<const void*>(from), exists);
+          unsigned char* const in_memory = memory(to + bytes, kRowBytes);
           for (int v = 0; v < kRowBytes; v += 16)
-            memcpy(shared_at(swizzled(to + bytes + v)), row + v, 16);
+            memcpy(in_memory + swizzled(to + bytes + v) - (to + bytes), row + v, 16);
         }
       }
     }
-    Mbarrier& b = mbarrier(barrier);
-    b.phase_and_bytes -= 2 * bytes;
-    close_if_complete(b);
+    barrier.phase_and_bytes -= 2 * bytes;
+    close_if_complete(barrier);
   }
 
   void copy_box_once(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
@@ -305,6 +340,8 @@ inline void keep_order(float (&)[kCount]) {}
 #define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
 #define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
+#define copy_box_to_cluster emu::PtxSm90{EMU_SITE}.copy_box_to_cluster
+#define mbarrier_arrive_in_cluster emu::PtxSm90{EMU_SITE}.mbarrier_arrive_in_cluster
 #define copy_box_once emu::PtxSm90{EMU_SITE}.copy_box_once
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_wait_for_earlier emu::PtxSm90{EMU_SITE}.wgmma_wait_for_earlier
