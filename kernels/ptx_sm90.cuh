@@ -175,6 +175,10 @@ __device__ __forceinline__ float2 load_from_others(const float2* from) { return 
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// The same, of what no thread wrote but barriers that it has made visible.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -185,9 +189,10 @@ __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) 
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(address), "r"(rank));
   return found;
 }
-// Arrives at a barrier of another block, or of this one, whose address cluster_address has found.
+// Arrives at a barrier of another block, or of this one, whose address cluster_address has found. Orders
+// nothing that this thread has written: a release to the cluster waits for the whole memory system.
 __device__ __forceinline__ void mbarrier_arrive_in_cluster(unsigned barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"
                :
                : "r"(barrier)
                : "memory");

@@ -132,6 +132,7 @@ struct PtxSm90 {
   }
 
   void cluster_arrive() const { emu_cluster_arrive(site); }
+  void cluster_arrive_relaxed() const { emu_cluster_arrive(site); }
   void cluster_wait() const { emu_cluster_wait(site); }
   template <int kCount>
   EMU_UNCHECKED void load_of_cluster(float (&result)[kCount], unsigned address) const {
@@ -337,6 +338,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define load_early emu::PtxSm90{EMU_SITE}.load_early
 #define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
+#define cluster_arrive_relaxed emu::PtxSm90{EMU_SITE}.cluster_arrive_relaxed
 #define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
 #define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
