@@ -13,10 +13,11 @@
 // after the other, 1,024 bytes aligned to as many, vector v (16 bytes) of row r at place v ^ r.
 // `eight_rows` is the distance from 8 rows to the next 8, `columns` that from 64 columns to the next,
 // which counts only where rows run along k; both in bytes.
+template <int kRowBytes = 128>
 __device__ __forceinline__ unsigned long long wgmma_matrix(
     unsigned address, int eight_rows, int columns) {
-  constexpr unsigned long long kSwizzle128 = 1ull << 62;
-  return kSwizzle128 | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
+  constexpr unsigned long long kSwizzle = (kRowBytes == 128 ? 1ull : 2ull) << 62;
+  return kSwizzle | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
          static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
 }
 

@@ -29,14 +29,14 @@ struct WgmmaRows {
   static constexpr int kRows = 64 * kGroups;  // of x, at most
   static constexpr int kThreads = wgmma_rows_threads(kGroups);
   static constexpr int kOwnGroups = 128 * kGroups / kThreads;  // of a warpgroup
-  static constexpr int kDepth = 64;                            // elements of a row in a stage
+  static constexpr int kDepth = kHow >= 100 ? 32 : 64;                            // elements of a row in a stage
   static constexpr int kBoxRows = kColumns / kBoxes;  // of the weight, that are copied together
   static constexpr int kRowBytes = kDepth * sizeof(T);
   static constexpr int kGroupBytes = 64 * kRowBytes;
   static constexpr int kXBytes = kGroups * kGroupBytes, kBoxBytes = kBoxRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kBoxes * kBoxBytes;
   static constexpr int kWgmmaCluster = kHow % 10;
-  static constexpr int kCopier = kHow > 10 ? kThreads / 32 - 1 : 0;
+  static constexpr int kCopier = kHow % 100 > 10 ? kThreads / 32 - 1 : 0;
   using Stages = Ring<kStages, kStageBytes>;
   static_assert(kBoxRows % 8 == 0, "8 rows lie together");
 
@@ -169,8 +169,8 @@ struct WgmmaRows {
           for (int group = 0; group < kOwnGroups; ++group) {
             const unsigned x_from = from + (first_group + group) * kGroupBytes;
             wgmma_scores(
-                T(), sums[group], wgmma_matrix(x_from, 8 * kRowBytes, 0),
-                wgmma_matrix(from + kXBytes, 8 * kRowBytes, 0), step > 0 || k > 0);
+                T(), sums[group], wgmma_matrix<kRowBytes>(x_from, 8 * kRowBytes, 0),
+                wgmma_matrix<kRowBytes>(from + kXBytes, 8 * kRowBytes, 0), step > 0 || k > 0);
           }
         }
         wgmma_commit();
