@@ -36,9 +36,9 @@ class TensorMap:
         """Refuse what the driver would refuse at the first launch."""
         if self.dtype not in ("bfloat16", "float16"):
             raise ValueError(f"TensorMap: dtype is {self.dtype}, expected bfloat16 or float16")
-        if self.row_bytes not in (ROW_BYTES // 2, ROW_BYTES):
+        if 2 * self.box[0] != ROW_BYTES:
             raise ValueError(
-                f"TensorMap: a row of the box has {2 * self.box[0]} bytes, expected {ROW_BYTES // 2} or {ROW_BYTES}"
+                f"TensorMap: a row of the box has {2 * self.box[0]} bytes, expected {ROW_BYTES}"
             )
         if min(self.shape) < 1 or min(self.box) < 1 or max(self.box) > 256:
             raise ValueError(
@@ -49,8 +49,3 @@ class TensorMap:
             raise ValueError(
                 f"TensorMap: strides are {self.strides_bytes} bytes, expected multiples of 16"
             )
-
-    @property
-    def row_bytes(self) -> int:
-        """Of a box."""
-        return 2 * self.box[0]

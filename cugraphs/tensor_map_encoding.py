@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from cugraphs.tensor_map import ROW_BYTES, TensorMap
+from cugraphs.tensor_map import TensorMap
 
 _DIMS = 4
 
@@ -32,9 +32,7 @@ def encode_tensor_map(tensor_map: TensorMap, address: int) -> tuple[int, ...]:
         [narrow(size) for size in tensor_map.box],
         [narrow(1)] * _DIMS,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
-        if tensor_map.row_bytes == ROW_BYTES
-        else driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

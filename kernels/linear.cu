@@ -1,7 +1,6 @@
 // linear: out[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n] if there is a bias
 //
-// linear_wgmma is for 9 to 64 rows of 16-bit types on sm_90a (wgmma_linear.cuh), linear_rows for 65 to 256
-// (wgmma_rows.cuh); linear_stream is for
+// linear_wgmma is for 9 to 64 rows of 16-bit types on sm_90a (wgmma_linear.cuh); linear_stream is for
 // few rows of 16-bit types, on tensor cores (linear_stream.cuh); linear for few rows
 // of any type and size, all of which a block has; linear_tiles.cuh for any number, where a row must have
 // the same bits whatever is beside it. This is about linear:
@@ -17,7 +16,6 @@
 #include "linear_tiles.cuh"
 #include "ptx.cuh"
 #include "wgmma_linear.cuh"
-#include "wgmma_rows.cuh"
 
 template <typename T, int kWidth, int kRows, int kOutputs, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1) linear(
@@ -95,29 +93,6 @@ __global__ void __launch_bounds__(kThreads, 1) linear(
   }
 }
 
-// What a thread of wgmma has of a row: sums of two neighbours, and from the next 8 columns on.
-template <typename T, int kSums>
-__device__ __forceinline__ void store_row(
-    T* __restrict__ out,         // [out_features], of the row
-    const T* __restrict__ bias,  // [out_features] or null
-    int out_features,
-    int first,  // of the thread's results
-    int half,   // of the rows
-    const float (&sums)[kSums]) {
-#pragma unroll
-  for (int n = 0; n < kSums / 4; ++n) {
-    const int column = first + 8 * n;
-    if (column >= out_features) continue;
-    Pack<T, 2> results;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float added = bias != nullptr ? to_float(bias[column + i]) : 0.0f;
-      results.v[i] = from_float<T>(sums[4 * n + 2 * half + i] + added);
-    }
-    *reinterpret_cast<Pack<T, 2>*>(out + column) = results;
-  }
-}
-
 template <typename T, int kColumns, int kStages>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     T* __restrict__ out,         // [tokens, out_features]
@@ -137,38 +112,20 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     for (int half = 0; half < 2; ++half) {
       const long long row = Linear::row_of(half);
       if (row >= tokens) continue;
-      store_row(
-          out + row * out_features, bias, out_features, tile * kColumns + Linear::column_of(0), half,
-          sums);
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) {
+        const int column = tile * kColumns + 8 * n + Linear::column_of(0);
+        if (column >= out_features) continue;
+        Pack<T, 2> results;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float added = bias != nullptr ? to_float(bias[column + i]) : 0.0f;
+          results.v[i] = from_float<T>(sums[4 * n + 2 * half + i] + added);
+        }
+        *reinterpret_cast<Pack<T, 2>*>(out + row * out_features + column) = results;
+      }
     }
   };
   const int tiles = (out_features + kColumns - 1) / kColumns;
   Linear::run(box_row, finish, x_map, weight_map, tokens, tiles, parts, in_features);
-}
-
-template <typename T, int kColumns, int kStages, int kGroups, int kHow>
-__global__ void __launch_bounds__(wgmma_rows_threads(kGroups), 1) linear_rows(
-    T* __restrict__ out,         // [tokens, out_features]
-    const T*,                    // x [tokens, in_features]
-    const T*,                    // weight [out_features, in_features]
-    const T* __restrict__ bias,  // [out_features] or null
-    int tokens,
-    int in_features,
-    int out_features,
-    const __grid_constant__ TensorMap x_map,
-    const __grid_constant__ TensorMap weight_map) {
-  using Linear = WgmmaRows<T, kColumns, 1, kStages, kGroups, kHow>;
-  const auto box_row = [](int tile, int) { return tile * kColumns; };
-  const auto finish = [&](int tile, int, int first_row, const float (&sums)[kColumns / 2]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const long long row = first_row + Linear::row_of(half);
-      if (row >= tokens) continue;
-      store_row(
-          out + row * out_features, bias, out_features, tile * kColumns + Linear::column_of(0), half,
-          sums);
-    }
-  };
-  const int tiles = Linear::tiles_of(out_features, kColumns);
-  Linear::run(box_row, finish, x_map, weight_map, tokens, tiles, 1, in_features);
 }

@@ -1,9 +1,9 @@
 """Which of sm_90a's own forms a product takes, and its launch: decided here for every kernel.
 
 Knows sizes and dtypes. 3 to 8 rows are held in registers where the weight is large
-(``held_rows.cuh``), 9 to 64 are of one block each (``wgmma_linear.cuh``), and 65 to 256 too where
-tiles of all rows are faster than cuBLASLt (``wgmma_rows.cuh``). Elsewhere, and for other sizes, a
-kernel has what every GPU runs.
+(``held_rows.cuh``), 9 to 64 read each weight once (``wgmma_linear.cuh``), and so do 65 to 256 where
+gates are wide (``wgmma_rows.cuh``). Elsewhere, and for other sizes, a kernel has what every GPU
+runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def own_form(
         alone and columns > MAX_COLUMNS
     ):
         return wgmma_shape(tokens, in_features, columns, max_parts=max_parts, boxes=boxes)
-    return None if adds_parts else rows_shape(tokens, in_features, columns, dtype, boxes=boxes)
+    # Without gates the widest tiles gain nothing over cuBLASLt's.
+    gated = boxes > 1
+    return rows_shape(tokens, in_features, columns, dtype, boxes=boxes) if gated else None
 
 
 def own_launch(

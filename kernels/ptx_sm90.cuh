@@ -13,11 +13,10 @@
 // after the other, 1,024 bytes aligned to as many, vector v (16 bytes) of row r at place v ^ r.
 // `eight_rows` is the distance from 8 rows to the next 8, `columns` that from 64 columns to the next,
 // which counts only where rows run along k; both in bytes.
-template <int kRowBytes = 128>
 __device__ __forceinline__ unsigned long long wgmma_matrix(
     unsigned address, int eight_rows, int columns) {
-  constexpr unsigned long long kSwizzle = (kRowBytes == 128 ? 1ull : 2ull) << 62;
-  return kSwizzle | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
+  constexpr unsigned long long kSwizzle128 = 1ull << 62;
+  return kSwizzle128 | static_cast<unsigned long long>(eight_rows >> 4) << 32 |
          static_cast<unsigned long long>(columns >> 4) << 16 | address >> 4;
 }
 
@@ -269,8 +268,6 @@ __device__ __forceinline__ void wgmma_wait_for_earlier() {
 #define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NAMES_96 NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81," \
   "%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define NAMES_100 NAMES_96 ",%96,%97,%98,%99"
-#define NAMES_104 NAMES_100 ",%100,%101,%102,%103"
 #define NAMES_112 NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define EIGHT_SUMS(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), \
   "+f"(c[i + 5]), "+f"(c[i + 6]), "+f"(c[i + 7])
@@ -281,8 +278,6 @@ __device__ __forceinline__ void wgmma_wait_for_earlier() {
 #define SUMS_48 SUMS_32, EIGHT_SUMS(32), EIGHT_SUMS(40)
 #define SUMS_64 SUMS_48, EIGHT_SUMS(48), EIGHT_SUMS(56)
 #define SUMS_96 SUMS_64, EIGHT_SUMS(64), EIGHT_SUMS(72), EIGHT_SUMS(80), EIGHT_SUMS(88)
-#define SUMS_100 SUMS_96, "+f"(c[96]), "+f"(c[97]), "+f"(c[98]), "+f"(c[99])
-#define SUMS_104 SUMS_96, EIGHT_SUMS(96)
 #define SUMS_112 SUMS_96, EIGHT_SUMS(96), EIGHT_SUMS(104)
 #define WGMMA_SCORES(T, type, n, count, a_, b_, adds_)                                                  \
   __device__ __forceinline__ void wgmma_scores(                                                         \
@@ -308,8 +303,6 @@ WGMMA_SCORES(__nv_bfloat16, "bf16", "64", 32, "%32", "%33", "%34")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "96", 48, "%48", "%49", "%50")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "128", 64, "%64", "%65", "%66")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "192", 96, "%96", "%97", "%98")
-WGMMA_SCORES(__nv_bfloat16, "bf16", "200", 100, "%100", "%101", "%102")
-WGMMA_SCORES(__nv_bfloat16, "bf16", "208", 104, "%104", "%105", "%106")
 WGMMA_SCORES(__nv_bfloat16, "bf16", "224", 112, "%112", "%113", "%114")
 WGMMA_SCORES(__half, "f16", "16", 8, "%8", "%9", "%10")
 WGMMA_SCORES(__half, "f16", "32", 16, "%16", "%17", "%18")
@@ -318,8 +311,6 @@ WGMMA_SCORES(__half, "f16", "64", 32, "%32", "%33", "%34")
 WGMMA_SCORES(__half, "f16", "96", 48, "%48", "%49", "%50")
 WGMMA_SCORES(__half, "f16", "128", 64, "%64", "%65", "%66")
 WGMMA_SCORES(__half, "f16", "192", 96, "%96", "%97", "%98")
-WGMMA_SCORES(__half, "f16", "200", 100, "%100", "%101", "%102")
-WGMMA_SCORES(__half, "f16", "208", 104, "%104", "%105", "%106")
 WGMMA_SCORES(__half, "f16", "224", 112, "%112", "%113", "%114")
 WGMMA_SUMS(__nv_bfloat16, "bf16", "64", 32, "%32,%33,%34,%35", "%36", "%37")
 WGMMA_SUMS(__nv_bfloat16, "bf16", "128", 64, "%64,%65,%66,%67", "%68", "%69")

@@ -1,7 +1,7 @@
 """How ``wgmma_rows.cuh`` shares a product among blocks, for 65 to 256 rows of 16-bit types.
 
 Knows sizes and dtypes, not the kernels' text. The choices are the best of those tried on an H200,
-over the shapes of Llama's 1B and 8B.
+over the shapes of Llama's 8B.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .wgmma_linear import WGMMA_ARCH
 
 MIN_ROWS, MAX_ROWS = 65, 256
 MULTIPROCESSORS = 132
+COLUMNS = 224  # of a tile: as many as registers hold the sums of
 
 _CLUSTER = 2  # blocks that share the rows of x
 _GROUP_ROWS = 64  # of x, that a product of wgmma has
@@ -25,18 +26,19 @@ _ALIGNED = 8  # elements of a row, which begins at a multiple of 16 bytes
 _DEPTH = 64  # elements of a row in a stage
 _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
-_COLUMNS = (224, 200)  # of a tile
-_LEAST_FULL = 0.9  # of what blocks could compute in their turns, where it is faster than cuBLASLt
+# Multiprocessors without a tile leave the others slower than cuBLASLt's smaller tiles. So much of
+# what all of them could compute is needed.
+_LEAST_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class RowsShape:
-    """A launch: blocks take tiles of so many columns.
+    """A launch: each block has a tile of so many columns, over all of in_features.
 
     Args:
         columns: of a tile.
         groups: of 64 rows.
-        tiles: of all columns.
+        tiles: of all columns, for whole clusters.
     """
 
     columns: int
@@ -78,23 +80,17 @@ def rows_shape(
         in_features: of the weight.
         columns: rows of the weight.
         dtype: of both.
-        boxes: into which the rows of a tile are cut.
+        boxes: of so many times as many rows is the weight.
     """
     if dtype not in STREAM_DTYPES or not MIN_ROWS <= tokens <= MAX_ROWS:
         return None
     if in_features % _ALIGNED or columns % (boxes * _ALIGNED):
         return None
-    groups = -(-tokens // _GROUP_ROWS)
-    shapes = [
-        RowsShape(width, groups, -(-columns // (width * _CLUSTER)) * _CLUSTER)
-        for width in _COLUMNS
-        if width % (8 * boxes) == 0
-    ]
-    shape = min(shapes, key=lambda s: -(-s.tiles // MULTIPROCESSORS) * s.columns)
-    steps = -(-in_features // _DEPTH)
-    turns = -(-shape.tiles // MULTIPROCESSORS)
-    is_full = columns >= _LEAST_FULL * turns * MULTIPROCESSORS * shape.columns
-    return shape if is_full and steps >= shape.stages else None
+    tiles = -(-columns // (COLUMNS * _CLUSTER)) * _CLUSTER
+    turns = -(-tiles // MULTIPROCESSORS)
+    if columns < _LEAST_SHARE * turns * MULTIPROCESSORS * COLUMNS:
+        return None
+    return RowsShape(COLUMNS, -(-tokens // _GROUP_ROWS), tiles)
 
 
 def rows_launch(
@@ -108,7 +104,18 @@ def rows_launch(
     elsewhere: tuple[Launch | MatrixProduct, ...],
     boxes: int = 1,
 ) -> Launch:
-    """A launch of a kernel around the products; arguments as for ``wgmma_linear.wgmma_launch``."""
+    """A launch of a kernel around the products.
+
+    Args:
+        function: its C++ name without template arguments.
+        shape: of the launch.
+        axes: ``tokens`` and ``in_features`` among them.
+        dtype: of x and the weight.
+        out_features: of a row, as the kernel stores it.
+        operands: that it takes, ``x`` and ``weight`` among them.
+        elsewhere: what runs on other architectures.
+        boxes: as for :func:`rows_shape`; each is copied for itself.
+    """
     tokens, in_features = axes["tokens"], axes["in_features"]
 
     def rows(operand: str, count: int, of_box: int) -> TensorMap:
@@ -124,7 +131,7 @@ def rows_launch(
     numbers = (shape.columns, shape.stages, shape.groups)
     return Launch(
         function=f"{function}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>",
-        grid=(min(shape.tiles, MULTIPROCESSORS), 1, 1),
+        grid=(shape.tiles, 1, 1),
         block=shape.threads,
         scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
         operands=operands,

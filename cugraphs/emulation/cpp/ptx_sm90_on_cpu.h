@@ -16,13 +16,13 @@ struct TensorMap {
 
 namespace emu {
 
+constexpr uint64_t kRowBytes = 128;        // that are swizzled together
 constexpr unsigned kRankStride = 1 << 20;  // between addresses of blocks of a cluster
 
 EMU_UNCHECKED inline unsigned char* shared_at(unsigned address) { return smem + address; }
 
-// Rows of 128 or 64 bytes are swizzled: the places of 16 bytes by the number of the 128 bytes they are in.
-EMU_UNCHECKED inline unsigned swizzled(unsigned address, unsigned row_bytes) {
-  return address ^ address / 128 % (row_bytes / 16) * 16;
+EMU_UNCHECKED inline unsigned swizzled(unsigned address) {
+  return address ^ (address / kRowBytes % 8) * 16;
 }
 
 // In the 8 bytes of shared memory that the barrier has. Low bit of phase_and_bytes: of the phase that is
@@ -79,13 +79,12 @@ EMU_UNCHECKED inline void share_in_quads(unsigned, const void* const* in, void* 
 
 // A descriptor of wgmma.
 struct Matrix {
-  unsigned start, eight_rows, columns, row_bytes;
+  unsigned start, eight_rows, columns;
   EMU_UNCHECKED explicit Matrix(unsigned long long bits)
       : start((bits & 0x3fff) << 4),
         eight_rows((bits >> 32 & 0x3fff) << 4),
-        columns((bits >> 16 & 0x3fff) << 4),
-        row_bytes(bits >> 62 == 1 ? 128 : 64) {}
-  EMU_UNCHECKED unsigned row(int r) const { return start + r / 8 * eight_rows + r % 8 * row_bytes; }
+        columns((bits >> 16 & 0x3fff) << 4) {}
+  EMU_UNCHECKED unsigned row(int r) const { return start + r / 8 * eight_rows + r % 8 * kRowBytes; }
 };
 
 // The operations at one place of the kernel's text.
@@ -194,29 +193,25 @@ struct PtxSm90 {
       BoxStart start,
       Mbarrier& barrier,
       const Memory& memory) const {
-    const unsigned row_bytes = 2 * map->box[0];
-    if (to % (8 * row_bytes)) {
-      emu_fail(site, "a box goes to byte %u, expected a multiple of %u", to, 8 * row_bytes);
-    }
+    if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
       for (uint64_t c = 0; c < map->box[2]; ++c) {
-        for (uint64_t b = 0; b < map->box[1]; ++b, bytes += row_bytes) {
+        for (uint64_t b = 0; b < map->box[1]; ++b, bytes += kRowBytes) {
           const auto first = [&](int dim) { return static_cast<uint64_t>(start.at[dim]); };
           const uint64_t at[] = {first(0), first(1) + b, first(2) + c, first(3) + d};
           uint64_t from = map->address + 2 * at[0], exists = 0;  // bytes of the row
-          if (at[0] < map->shape[0]) exists = std::min<uint64_t>(2 * (map->shape[0] - at[0]), row_bytes);
+          if (at[0] < map->shape[0]) exists = std::min(2 * (map->shape[0] - at[0]), kRowBytes);
           for (int i = 1; i < 4; ++i) {
             from += at[i] * map->strides_bytes[i - 1];
             if (at[i] >= map->shape[i]) exists = 0;
           }
           if (exists > 0) emu_access(reinterpret_cast<const void*>(from), exists, false, site);
-          unsigned char row[128] = {};
+          unsigned char row[kRowBytes] = {};
           memcpy(row, reinterpret_cast<const void*>(from), exists);
-          unsigned char* const in_memory = memory(to + bytes, row_bytes);
-          for (unsigned v = 0; v < row_bytes; v += 16) {
-            memcpy(in_memory + swizzled(to + bytes + v, row_bytes) - (to + bytes), row + v, 16);
-          }
+          unsigned char* const in_memory = memory(to + bytes, kRowBytes);
+          for (int v = 0; v < kRowBytes; v += 16)
+            memcpy(in_memory + swizzled(to + bytes + v) - (to + bytes), row + v, 16);
         }
       }
     }
@@ -229,8 +224,8 @@ struct PtxSm90 {
   }
 
   // 16 bytes of a swizzled row, or less within them, as they are read.
-  EMU_UNCHECKED const unsigned* read(const Matrix& matrix, unsigned address, int bytes) const {
-    const void* from = shared_at(swizzled(address, matrix.row_bytes));
+  EMU_UNCHECKED const unsigned* read(unsigned address, int bytes) const {
+    const void* from = shared_at(swizzled(address));
     emu_access(from, bytes, false, site);
     return static_cast<const unsigned*>(from);
   }
@@ -238,7 +233,7 @@ struct PtxSm90 {
   template <typename T>
   EMU_UNCHECKED void read_row(const Matrix& matrix, int row, float (&values)[16]) const {
     for (int k = 0; k < 16; k += 8) {
-      const unsigned* pairs = read(matrix, matrix.row(row) + 2 * k, 16);
+      const unsigned* pairs = read(matrix.row(row) + 2 * k, 16);
       for (int i = 0; i < 8; ++i) values[k + i] = element<T>(pairs[i / 2], i % 2);
     }
   }
@@ -294,7 +289,7 @@ struct PtxSm90 {
       float added[2][2] = {};
       for (int k = 0; k < 16; ++k) {
         const unsigned at = matrix.row(k) + column / 64 * matrix.columns + column % 64 * 2;
-        const unsigned pair = *read(matrix, at, 4);
+        const unsigned pair = *read(at, 4);
         for (int half = 0; half < 2; ++half) {
           for (int i = 0; i < 2; ++i) added[half][i] += rows[half][k] * element<T>(pair, i);
         }
