@@ -19,8 +19,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from cugraphs.engine import Engine
-from cugraphs.llm import LLM, Message, Prompt
+from cugraphs.llm import LLM, Message
 from cugraphs.outputs import Logprob, RequestOutput
+from cugraphs.prompts import Prompt
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.statistics import EngineStats

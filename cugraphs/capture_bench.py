@@ -19,8 +19,8 @@ from cugraphs.decode_bench import BenchModel
 from cugraphs.executable import Executable
 from cugraphs.kernel import Array
 from cugraphs.ladder import Ladder, token_ladder
-from cugraphs.model_runner import StepPlan
 from cugraphs.replay_timing import launch_us
+from cugraphs.step_plan import StepPlan
 from cugraphs.step_state import fill_decode, fill_launch, fill_mixed
 from cugraphs.token_ring import TokenRing
 

@@ -22,12 +22,13 @@ from cugraphs.device_choice import ModelSizes, plan_kv_cache
 from cugraphs.engine import Engine
 from cugraphs.kernel import Array
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import GraphMode, Model, ModelRunner, StepPlan, Ticket
+from cugraphs.model_runner import GraphMode, ModelRunner, Ticket
 from cugraphs.pricing import price_step
 from cugraphs.random_fill import fill_random
 from cugraphs.replay_timing import LAUNCHES, launch_us, replay_ms
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.step_bound import StepWork
+from cugraphs.step_plan import Model, StepPlan
 from cugraphs.step_state import Chunk, fill_decode, fill_launch
 from cugraphs.tokenizer import Tokenizer
 

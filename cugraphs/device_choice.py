@@ -1,6 +1,6 @@
-"""Which device, which dtype, and how many KV blocks: what ``LLM`` decides where it is not told.
+"""What ``LLM`` decides where it is not told: device, dtype, KV blocks, how steps are queued.
 
-Every choice is logged with its reason.
+Which device, dtype and blocks is logged with the reason.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cugraphs.cuda_device import CudaDevice, has_driver
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.cuda_availability import has_driver
+from cugraphs.cuda_device import CudaDevice
+from cugraphs.device import Device
 from cugraphs.kv_cache import KVCacheShape
 
 BLOCK_SIZE = 16  # tokens in a KV block
@@ -206,6 +208,26 @@ def plan_kv_cache(
             "raise it or lower max_model_len"
         )
     return shape(num_kv_blocks)
+
+
+def steps_ahead(async_scheduling: bool | None, device: Device) -> int:
+    """Steps that may be in flight when others are submitted.
+
+    Args:
+        async_scheduling: whether any may; None: where the device runs beside the host.
+        device: that runs them.
+    """
+    return int(not device.shares_host_memory if async_scheduling is None else async_scheduling)
+
+
+def steps_loop(step_loops: bool | None, num_steps: int) -> bool:
+    """Whether steps that are submitted together are one launch that ends itself.
+
+    Args:
+        step_loops: as was asked; None: where there are several, so that no prompt waits for all.
+        num_steps: that are submitted together.
+    """
+    return num_steps > 1 if step_loops is None else step_loops
 
 
 class _StderrHandler(logging.Handler):

@@ -17,8 +17,7 @@ import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
-from cugraphs.device import Device
-from cugraphs.model_runner import PROMPT_LOGITS_ROWS, ModelRunner
+from cugraphs.model_runner import ModelRunner
 from cugraphs.outputs import Logprob, RequestOutput
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
@@ -27,6 +26,7 @@ from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.sequence_state import MAX_EOS_TOKEN_IDS
 from cugraphs.statistics import EngineCounters, EngineStats, RequestTimes
 from cugraphs.step_pipeline import StepPipeline
+from cugraphs.step_plan import PROMPT_LOGITS_ROWS
 from cugraphs.text_worker import TextWorker
 from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
@@ -34,26 +34,6 @@ from cugraphs.tokenizer import Tokenizer
 _log = logging.getLogger("cugraphs")
 
 PRIORITY_SPAN = 1000  # requests that one step of priority lets a request overtake
-
-
-def steps_ahead(async_scheduling: bool | None, device: Device) -> int:
-    """Steps that may be in flight when others are submitted.
-
-    Args:
-        async_scheduling: whether any may; None: where the device runs beside the host.
-        device: that runs them.
-    """
-    return int(not device.shares_host_memory if async_scheduling is None else async_scheduling)
-
-
-def steps_loop(step_loops: bool | None, num_steps: int) -> bool:
-    """Whether steps that are submitted together are one launch that ends itself.
-
-    Args:
-        step_loops: as was asked; None: where there are several, so that no prompt waits for all.
-        num_steps: that are submitted together.
-    """
-    return num_steps > 1 if step_loops is None else step_loops
 
 
 class Engine:

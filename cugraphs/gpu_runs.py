@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from cugraphs.arena import POISON
-from cugraphs.cuda_device import CudaDevice, check_cuda
+from cugraphs.cuda_availability import check_cuda
+from cugraphs.cuda_device import CudaDevice
 from cugraphs.guarded_array import GUARD_BYTES, GuardedArray
 from cugraphs.kernel import DTYPES, Access, Array, ArrayType, Kernel
 from cugraphs.launch import Prepared, prepare, queue

@@ -20,12 +20,13 @@ import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
-from cugraphs.device import CpuDevice, QueueOp
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import QueueOp
 from cugraphs.device_choice import ModelSizes
 from cugraphs.kernel import Array
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import Model, ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.program import Buffer, Program
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams
@@ -33,6 +34,7 @@ from cugraphs.scheduler import Scheduler
 from cugraphs.sequence import Sequence as TokenSequence
 from cugraphs.statistics import PHASES, EngineCounters
 from cugraphs.step_pipeline import StepPipeline
+from cugraphs.step_plan import Model, StepPlan
 from cugraphs.text_worker import AnswerWriter, StepTokens
 from cugraphs.token_ring import RING_STEPS
 from cugraphs.tokenizer import Tokenizer

@@ -8,41 +8,29 @@ from __future__ import annotations
 
 import enum
 import inspect
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from cugraphs.tensor_map import TensorMap
-
-Array = np.ndarray[Any, np.dtype[Any]]
-Axes = Mapping[str, int]
-
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    "float64": np.dtype(np.float64),
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "int32": np.dtype(np.int32),
-    "uint32": np.dtype(np.uint32),
-    "uint8": np.dtype(np.uint8),
-}
-
-CUDA_TYPES: Mapping[str, str] = {
-    "float32": "float",
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-}
-
-
-MAX_CLUSTER = 8  # blocks, that every card with clusters takes
-
-WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
+# `as` where a name is handed on: what a kernel is declared with comes from here.
+from cugraphs.array_type import DTYPES as DTYPES
+from cugraphs.array_type import Array as Array
+from cugraphs.array_type import ArrayType as ArrayType
+from cugraphs.array_type import Axes as Axes
+from cugraphs.array_type import Dim as Dim
+from cugraphs.array_type import bind_axis as bind_axis
+from cugraphs.array_type import compute_dtype as compute_dtype
+from cugraphs.array_type import same_axis as same_axis
+from cugraphs.launch_declaration import CUDA_TYPES as CUDA_TYPES
+from cugraphs.launch_declaration import MAX_CLUSTER as MAX_CLUSTER
+from cugraphs.launch_declaration import WORKSPACE as WORKSPACE
+from cugraphs.launch_declaration import Launch as Launch
+from cugraphs.launch_declaration import MatrixProduct as MatrixProduct
+from cugraphs.launch_declaration import running_on as running_on
 
 
 class Access(enum.Enum):
@@ -51,75 +39,6 @@ class Access(enum.Enum):
     READ = "read"
     WRITE = "write"  # every element is overwritten; the old contents are not read
     UPDATE = "update"  # read and written in place (the KV cache)
-
-
-class Dim(int):
-    """A leading axis whose size is chosen when the program is bound, at most ``int(dim)``.
-
-    It behaves as the int of its maximum, so a program is traced and planned at its largest row
-    count. ``dim + 1`` is the axis that is always one longer (``query_start_loc``).
-    """
-
-    name: str
-    offset: int
-
-    def __new__(cls, name: str, maximum: int, offset: int = 0) -> Dim:
-        """Make the axis ``name``, at most ``maximum`` (+ ``offset``) long.
-
-        Raises:
-            ValueError: ``maximum`` is below 1.
-        """
-        if maximum < 1:
-            raise ValueError(f"Dim: maximum of {name!r} is {maximum}, expected at least 1")
-        self = super().__new__(cls, maximum + offset)
-        self.name = name
-        self.offset = offset
-        return self
-
-    def __add__(self, other: int) -> Dim:
-        """The axis that is ``other`` longer than this one at every binding."""
-        return Dim(self.name, int(self) - self.offset, self.offset + other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: int) -> Dim:
-        """The axis that is ``other`` shorter than this one at every binding."""
-        return self + -other
-
-    def __str__(self) -> str:
-        """``rows`` or ``seqs+1``."""
-        return f"{self.name}+{self.offset}" if self.offset else self.name
-
-    def __repr__(self) -> str:
-        """``rows<=64``."""
-        return f"{self}<={int(self)}"
-
-
-def bind_axis(size: int, sizes: Mapping[str, int]) -> int:
-    """The bound size of an axis: a :class:`Dim` is looked up in ``sizes``, an int is itself.
-
-    Raises:
-        ValueError: the size is missing, negative, or above the dim's maximum.
-    """
-    if not isinstance(size, Dim):
-        return size
-    if size.name not in sizes:
-        raise ValueError(f"bind: no size is given for axis {size.name!r}, expected {size!r}")
-    bound = sizes[size.name] + size.offset
-    if not size.offset <= bound <= int(size):
-        raise ValueError(
-            f"bind: axis {size.name!r} is {sizes[size.name]}, "
-            f"expected 0 to {int(size) - size.offset}; "
-            "trace the program at a larger maximum"
-        )
-    return bound
-
-
-def same_axis(a: int, b: int) -> bool:
-    """Whether two axes have the same size at every binding."""
-    if isinstance(a, Dim) and isinstance(b, Dim):
-        return a == b and a.name == b.name and a.offset == b.offset
-    return a == b and not isinstance(a, Dim) and not isinstance(b, Dim)
 
 
 @dataclass(frozen=True)
@@ -157,27 +76,6 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class ArrayType:
-    """Shape and dtype of an array; a leading :class:`Dim` is an axis that is bound later."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes at the largest binding."""
-        return DTYPES[self.dtype].itemsize * math.prod(self.shape)
-
-    def bind(self, sizes: Mapping[str, int]) -> ArrayType:
-        """The same type with every :class:`Dim` replaced by its size."""
-        return ArrayType(tuple(bind_axis(axis, sizes) for axis in self.shape), self.dtype)
-
-    def __str__(self) -> str:
-        """``bfloat16[rows, 4096]``."""
-        return f"{self.dtype}[{', '.join(str(axis) for axis in self.shape)}]"
-
-
-@dataclass(frozen=True)
 class Cost:
     """Work of one launch: bytes that must cross device memory once, and flops."""
 
@@ -187,111 +85,6 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         """The work of both."""
         return Cost(self.bytes_accessed + other.bytes_accessed, self.flops + other.flops)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch of a ``__global__`` function of the kernel's ``.cu`` file.
-
-    Everything here follows from axes, dtype and scalars alone, so a launch can be captured once
-    and replayed on any contents.
-
-    Args:
-        function: the C++ name with its template arguments: ``"rms_norm<__nv_bfloat16, 256>"``.
-        grid: blocks in x, y and z.
-        block: threads of a block.
-        scalars: what follows the arrays, as NumPy scalars of the parameters' types.
-        operands: names of the operands that are passed, in order, "workspace" among them where the
-            kernel declares one; None passes all operands and no workspace.
-        shared_bytes: dynamic shared memory of a block.
-        programmatic: may begin before the launch before it ends, where that is one of ours too
-            (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
-            before it writes anything, reads what is neither constant nor settled, or returns.
-        settles: lets the next launch begin only after its own wait, so that when that one runs,
-            what was queued before this one has ended.
-        arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
-            and TMA. Empty: any, and the CPU emulation.
-        elsewhere: what runs in its place on other architectures and in the CPU emulation, which may
-            be nothing; None where ``arch`` is empty.
-        tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
-        cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
-            memory; more than 1 needs an ``arch`` and divides the grid.
-    """
-
-    function: str
-    grid: tuple[int, int, int]
-    block: int
-    scalars: tuple[np.generic, ...] = ()
-    operands: tuple[str, ...] | None = None
-    shared_bytes: int = 0
-    programmatic: bool = False
-    settles: bool = False
-    arch: str = ""
-    elsewhere: tuple[Launch | MatrixProduct, ...] | None = None
-    tensor_maps: tuple[TensorMap, ...] = ()
-    cluster: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse a launch that not every machine has an answer for."""
-        others = self.elsewhere or ()
-        if bool(self.arch) != (self.elsewhere is not None) or any(
-            isinstance(other, Launch) and other.arch for other in others
-        ):
-            raise ValueError(
-                f"Launch: {self.function} has arch {self.arch!r} and {len(others)} "
-                "launches elsewhere, expected both or neither; those run on every architecture"
-            )
-        if self.tensor_maps and not self.arch:
-            raise ValueError(
-                f"Launch: {self.function} has tensor maps and no arch, expected one that has them"
-            )
-        if self.cluster > 1 and not self.arch:
-            raise ValueError(
-                f"Launch: {self.function} has clusters of {self.cluster} and no arch, expected one "
-                "that has them"
-            )
-        if not 1 <= self.cluster <= MAX_CLUSTER or self.grid[0] % self.cluster:
-            raise ValueError(
-                f"Launch: {self.function} has clusters of {self.cluster} in a grid of "
-                f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
-            )
-
-    def on(self, arch: str) -> tuple[Launch | MatrixProduct, ...]:
-        """What runs on ``arch`` (``"sm_90"``), or in the CPU emulation where that is empty."""
-        elsewhere = self.arch and self.arch.rstrip("af") != arch
-        return self.elsewhere or () if elsewhere else (self,)
-
-
-@dataclass(frozen=True)
-class MatrixProduct:
-    """``out = x @ weight.T (+ bias) (+ residual)`` by cuBLASLt, over the operands of those names.
-
-    Args:
-        adds_residual: there is a residual, [tokens, out_features], added before the one rounding.
-        to_workspace: the result is the beginning of the workspace, where a launch that follows
-            finds it, and not ``out``; what cuBLASLt uses comes after it.
-    """
-
-    adds_residual: bool = False
-    to_workspace: bool = False
-
-    # For split-K partial sums; what NVIDIA advises for Hopper.
-    workspace_bytes: ClassVar[int] = 32 << 20
-
-    @staticmethod
-    def result_bytes(tokens: int, out_features: int, dtype: str) -> int:
-        """What a result in the workspace takes, so that what follows it is aligned."""
-        return -(-tokens * out_features * DTYPES[dtype].itemsize // 256) * 256
-
-
-def running_on(
-    arch: str, launches: Iterable[Launch | MatrixProduct]
-) -> list[Launch | MatrixProduct]:
-    """What runs of a kernel's launches on ``arch``, or in the CPU emulation where that is empty."""
-    running: list[Launch | MatrixProduct] = []
-    for each in launches:
-        running += each.on(arch) if isinstance(each, Launch) else (each,)
-    return running
 
 
 @dataclass(frozen=True)
@@ -554,11 +347,6 @@ class Kernel:
     def _first_with(self, axis: str) -> str:
         """The first supplied operand that has ``axis``."""
         return next(o.name for o in self.supplied if any(axis == name for _, name, _ in o.axes))
-
-
-def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that a reference computes in: float64 for float64, float32 for all others."""
-    return DTYPES["float64"] if dtype == DTYPES["float64"] else DTYPES["float32"]
 
 
 def _scaled(scale: int, size: int, offset: int) -> int:

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.cuda_device import wake_driver
+from cugraphs.cuda_availability import wake_driver
 from cugraphs.device_choice import (
     MemoryBudget,
     choose_device,
     choose_dtype,
     plan_kv_cache,
+    steps_ahead,
+    steps_loop,
 )
-from cugraphs.engine import Engine, steps_ahead, steps_loop
+from cugraphs.engine import Engine
 from cugraphs.ladder import Ladder, OffLadder
 from cugraphs.memory_map import MemoryMap
 from cugraphs.metrics import EngineMetrics
 from cugraphs.model_lookup import find_model
-from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan, check_graph_mode
+from cugraphs.model_runner import GraphMode, ModelRunner, check_graph_mode
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import begin_loading
-from cugraphs.one_line import one_line
 from cugraphs.outputs import RequestOutput
+from cugraphs.prompts import Prompt, checked_prompt, prompt_list, shown
 from cugraphs.request import Request
 from cugraphs.sampling_params import SamplingParams, sampling_params_from_generation_config
 from cugraphs.start_times import span
 from cugraphs.statistics import EngineStats
+from cugraphs.step_plan import StepPlan
+from cugraphs.text_stream import TextStream
 from cugraphs.token_ring import MAX_STEPS
 from cugraphs.tokenizer import Tokenizer
 
@@ -44,7 +45,6 @@ _log = logging.getLogger("cugraphs")
 
 MAX_NUM_BATCHED_TOKENS = 2048  # of a step, where max_num_seqs is not larger
 
-Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
 
@@ -224,7 +224,7 @@ class LLM:
             FloatingPointError: the logits of a prompt hold NaN or infinity; the others are aborted.
             RuntimeError: the text of an answer cannot be made, likewise.
         """
-        many = _prompt_list(prompts)
+        many = prompt_list(prompts)
         each = self._params_list(params, len(many))
         requests: list[Request] = []
         try:
@@ -293,7 +293,7 @@ class LLM:
             TypeError, ValueError: it cannot be used.
         """
         (resolved,) = self._params_list(params, 1)
-        return *self._encode(_checked_prompt(prompt)), resolved
+        return *self._encode(checked_prompt(prompt)), resolved
 
     def _add(self, prompt: Prompt, params: SamplingParams, number: int | None) -> Request:
         """Ask the engine; an error names the prompt by its number, where there are several."""
@@ -326,7 +326,7 @@ class LLM:
         for p in each:
             if not isinstance(p, SamplingParams):
                 raise TypeError(
-                    f"LLM: params is {_shown(p)}, expected SamplingParams, one or one per prompt"
+                    f"LLM: params is {shown(p)}, expected SamplingParams, one or one per prompt"
                 )
         if len(each) != count:
             raise ValueError(
@@ -393,96 +393,12 @@ def _raise_failures(outputs: Sequence[RequestOutput], requests: Sequence[Request
             raise request.failure(f"LLM.generate: prompts[{number}]")
 
 
-class TextStream(Iterator[str]):
-    """The text of one request, piece by piece, as it becomes final."""
-
-    def __init__(self, engine: Engine, request: Request) -> None:
-        """Follow a request that was just added."""
-        self._engine = engine
-        self._request = request
-        self._num_given = 0
-        self._has_failed = False  # and said why
-
-    def __next__(self) -> str:
-        """The next piece; runs steps until there is one, and those are for all requests.
-
-        Raises:
-            FloatingPointError, RuntimeError: the request failed, as of ``LLM.generate``.
-        """
-        pieces = self._request.completions[0].pieces
-        try:
-            while self._num_given == len(pieces):
-                if self._request.finished:
-                    if self._request.error is not None and not self._has_failed:
-                        self._has_failed = True
-                        raise self._request.failure("LLM.stream")
-                    raise StopIteration
-                self._engine.step()
-        except BaseException:  # an error or an interrupt leaves no request behind
-            self.close()
-            raise
-        new = pieces[self._num_given :]
-        self._num_given += len(new)
-        return "".join(new)
-
-    @property
-    def output(self) -> RequestOutput:
-        """All there is so far, whether it was taken from the stream or not."""
-        return self._request.output()
-
-    def close(self) -> None:
-        """Stop the request; what it has so far stays in ``output``."""
-        self._engine.abort(self._request)
-        self._num_given = len(self._request.completions[0].pieces)
-
-    def __del__(self) -> None:
-        """Stop the request, before the next step, when nobody listens any more."""
-        self._engine.abort_soon(self._request)
-
-
 def _count(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """A count that the caller gave, checked."""
     if type(value) is not int or value < least or (most is not None and value > most):
         wanted = f"at least {least}" if most is None else f"{least} to {most}"
         raise ValueError(f"LLM: {name} is {value!r}, expected an integer of {wanted}")
     return value
-
-
-def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as a list of strings and lists of ints."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence | np.ndarray):
-        raise TypeError(
-            f"LLM: prompts is {_shown(prompts)}, expected a string, a list of token ids, "
-            "or a list of such prompts"
-        )
-    if len(prompts) and all(_is_token_id(item) for item in prompts):
-        return [_checked_prompt(prompts)]
-    return [_checked_prompt(item, f"prompts[{i}]") for i, item in enumerate(prompts)]
-
-
-def _checked_prompt(prompt: object, name: str = "the prompt") -> Prompt:
-    """One prompt: a string, or token ids as a list of ints."""
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, bytes) or not isinstance(prompt, Sequence | np.ndarray):
-        raise TypeError(
-            f"LLM: {name} is {_shown(prompt)}, expected a string or a list of token ids"
-        )
-    for item in prompt:
-        if not _is_token_id(item):
-            raise TypeError(f"LLM: {name} holds {_shown(item)}, expected token ids, all integers")
-    return [int(item) for item in prompt]
-
-
-def _is_token_id(item: object) -> bool:
-    return isinstance(item, Integral) and not isinstance(item, bool)
-
-
-def _shown(value: object) -> str:
-    """A wrong value in a message: short, and with its type."""
-    return f"{one_line(repr(value), 40)} ({type(value).__name__})"
 
 
 def _running_total(

@@ -1,65 +1,45 @@
-"""Turns scheduled chunks into steps: plans and binds the programs, fills inputs, reads tokens.
+"""Turns scheduled chunks into steps: binds the programs, fills inputs, reads tokens.
 
-The model arrives as an argument; this module does not know Llama.
+The planned programs arrive as an argument; this module does not know Llama.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from cugraphs.arena import Arena
-from cugraphs.bucketed_step import AXIS, BucketedStep, ProgramMemory, StepCounts, plan_buckets
-from cugraphs.compiler import plan_arena, plan_program
-from cugraphs.device import CaptureError, CpuDevice, Device
-from cugraphs.executable import PlannedProgram, pieces_of
+from cugraphs.bucketed_step import AXIS, BucketedStep, ProgramMemory, StepCounts
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import Device
 from cugraphs.kernel import Array
-from cugraphs.kv_cache import KVCacheShape
-from cugraphs.ladder import Ladder, token_ladder
 from cugraphs.memory_map import MemoryMap, MemoryPart, map_memory
-from cugraphs.mixed_sizes import FEW_TOKENS, round_rows, round_tokens
+from cugraphs.mixed_step import MixedStep, sizes_of_a_start
 from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.program import Program
 from cugraphs.sampling_params import SamplingParams
-from cugraphs.sequence_state import WORDS, SequenceBuffers, SequenceState
+from cugraphs.sequence_state import WORDS
 from cugraphs.start_times import span
 from cugraphs.state_mirror import StateMirror, token_counts
+from cugraphs.step_plan import StepPlan
 from cugraphs.step_state import (
     MAX_CHANGES,
     MAX_COPIES,
     Chunk,
     DecodeRows,
-    StepInputs,
-    StepOutputs,
-    apply_changes,
-    begin_decode,
-    begin_mixed,
-    copy_blocks,
-    end_step,
     fill_decode,
     fill_launch,
     fill_mixed,
-    record_loop_control,
 )
-from cugraphs.token_ring import RingBuffers, TokenRing, declare_ring
-from cugraphs.trace import Tracer
+from cugraphs.token_ring import TokenRing
 
 GraphMode = Literal["none", "piecewise", "full", "full_and_piecewise"]
 
-_log = logging.getLogger("cugraphs")
-
-# Tokens of a step up to which pieces are captured. Measured on an H200, one prompt, eager against
-# pieces: Llama 3.2 1B 1.51 to 1.33 ms at 8 tokens, 2.09 to 1.99 at 128; Llama 3.1 8B 5.08 to 4.87
-# and 6.18 to 6.08. From 200 tokens on the padding of the 8B costs more than its launches.
-MAX_PIECE_TOKENS = 128
 NO_SLOTS: Array = np.zeros(0, np.int64)
-PROMPT_LOGITS_ROWS = 64  # rows of a step that may serve prompt_logprobs, beside the sampled ones
 
 
 def check_graph_mode(mode: str) -> GraphMode:
@@ -73,117 +53,6 @@ def check_graph_mode(mode: str) -> GraphMode:
             f"LLM: graph_mode is {mode!r}, expected one of {', '.join(get_args(GraphMode))}"
         )
     return cast(GraphMode, mode)
-
-
-class Model(Protocol):
-    """What the runner asks of a model."""
-
-    def step(
-        self, t: Tracer, inputs: StepInputs, cache: KVCacheShape, state: SequenceBuffers
-    ) -> StepOutputs:
-        """Record one forward pass."""
-
-
-class StepPlan:
-    """Every program of a model, planned, and the one arena for them. Needs no device."""
-
-    def __init__(
-        self,
-        model: Model,
-        cache: KVCacheShape,
-        *,
-        vocab_size: int,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-        ladder: Ladder | None = None,
-        output_logits: bool = False,
-    ) -> None:
-        """Trace, fuse and assign a decode program per fusion class, and the mixed program.
-
-        Args:
-            model: records the step.
-            cache: sizes of the paged cache.
-            vocab_size: of the model.
-            max_num_seqs: slots of the sequence state, and the top rung of the ladder.
-            max_num_batched_tokens: rows of the largest mixed step.
-            ladder: row counts of decode steps, up to max_num_seqs; None is the default profile.
-            output_logits: make the logits an output too.
-        """
-        self.model = model
-        self.cache = cache
-        self.output_logits = output_logits
-        self.ladder = ladder or Ladder(max_num_seqs)
-        self.state = SequenceState(max_num_seqs, vocab_size, cache.max_blocks)
-        self.ring_rows = max_num_seqs + PROMPT_LOGITS_ROWS
-        self.vocab_size = vocab_size
-        self.max_num_batched_tokens = max_num_batched_tokens
-
-        self.decode = plan_buckets("decode", self.record_decode, self.ladder)
-        self.mixed: PlannedProgram = plan_program("mixed", self.record_mixed)
-        self.changes: PlannedProgram = plan_program("changes", self._record_changes)
-        self.copies: PlannedProgram = plan_program("copies", partial(copy_blocks, cache=cache))
-
-    def record_decode(self, t: Tracer, rows: int) -> None:
-        """Record a decode step of at most so many rows."""
-        state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
-        inputs = begin_decode(t, state, ring, rows, self.cache.block_size)
-        self._record(t, inputs, state, ring)
-
-    def record_mixed(self, t: Tracer) -> None:
-        """Record a step over chunks of several sequences."""
-        state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
-        inputs = begin_mixed(
-            t,
-            state,
-            ring,
-            max_tokens=self.max_num_batched_tokens,
-            max_seqs=self.state.num_slots,
-            max_logits=self.ring_rows,
-            block_size=self.cache.block_size,
-        )
-        self._record(t, inputs, state, ring)
-
-    def loop_control(self, rows: int, begins: bool, condition: int) -> Program:
-        """What decides whether there is another step of a loop: before the first, or after one."""
-
-        def record(t: Tracer) -> None:
-            state, ring = self.state.declare(t), declare_ring(t, self.ring_rows)
-            record_loop_control(
-                t,
-                state,
-                ring,
-                rows=rows,
-                block_size=self.cache.block_size,
-                begins=begins,
-                condition=condition,
-            )
-
-        return plan_program(f"loop_control_{rows}", record).program
-
-    def _record(
-        self, t: Tracer, inputs: StepInputs, state: SequenceBuffers, ring: RingBuffers
-    ) -> None:
-        outputs = self.model.step(t, inputs, self.cache, state)
-        for field in dataclasses.fields(outputs):
-            if field.name != "logits" or self.output_logits:
-                t.output(getattr(outputs, field.name), field.name)
-        end_step(t, state, ring, inputs, outputs.token_ids)
-
-    def _record_changes(self, t: Tracer) -> None:
-        apply_changes(t, self.state.declare(t), declare_ring(t, self.ring_rows))
-
-    @property
-    def programs(self) -> list[PlannedProgram]:
-        """All of them, the decode programs first."""
-        return [*self.decode.values(), self.mixed, self.changes, self.copies]
-
-    def arena(self, *, workspace: bool = False) -> Arena:
-        """The layout of the arena for all programs; nothing is allocated yet.
-
-        Args:
-            workspace: with the scratch memory that launches on a GPU need.
-        """
-        return plan_arena(self.programs, workspace=workspace)
 
 
 class Ticket(NamedTuple):
@@ -257,11 +126,9 @@ class ModelRunner:
             self.arena = memory.arena
         self.device.load_kernels(self._to_be_bound())
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
-        self._mixed = memory.executable(plan.mixed)
+        self.mixed = MixedStep(plan, self.device, memory, self.decode.counts)
         self._changes = memory.executable(plan.changes)
         self._copies = memory.executable(plan.copies)
-        self._token_rungs: Ladder | None = None
-        self._piece_nodes = 0
         start = time.perf_counter()
         free = self.device.free_bytes
         if mode in ("full", "full_and_piecewise"):
@@ -270,9 +137,9 @@ class ModelRunner:
         self.has_loops = loops
         if loops:
             self.decode.add_loops(plan.loop_control)
-        if mode in ("piecewise", "full_and_piecewise") and self.device.has_graphs:
+        if mode in ("piecewise", "full_and_piecewise"):
             with span("graphs of pieces"):
-                self._capture_pieces()
+                self.mixed.capture(self._fill_no_chunk)
         self.capture_seconds = time.perf_counter() - start
         self.graph_bytes = max(free - self.device.free_bytes, 0)
         self.num_kv_blocks = plan.cache.num_blocks
@@ -296,7 +163,7 @@ class ModelRunner:
         """What the driver was to keep for the graphs, by the nodes that are captured."""
         loops = self.decode.loops  # each holds its rung's nodes once more
         full = sum(r.num_nodes * (1 + (r.rows in loops)) for r in self.decode.capture_report)
-        nodes = full + self._piece_nodes
+        nodes = full + self.mixed.num_captured_nodes
         return expected_graphs(1, nodes, HostCosts()).nbytes or 0
 
     def memory_map(self) -> MemoryMap:
@@ -508,45 +375,24 @@ class ModelRunner:
         for chunk in chunks:
             tokens += len(chunk.token_ids)
             logits += chunk.num_logits
-        sizes = self._mixed_sizes(tokens, rows + len(chunks), logits)
-        captured = self._token_rungs is not None and tokens <= self._token_rungs.top
-        if captured:
-            assert self._token_rungs is not None
-            sizes["tokens"] = self._token_rungs.rung_for(tokens)
-        self.counts.padding_rows += sizes["tokens"] - tokens
-        inputs = self._mixed.inputs(sizes)
+        sizes = self.mixed.sizes(tokens, rows + len(chunks), logits)
+        inputs = self.mixed.executable.inputs(sizes)
         self.mirror.take(inputs["changes"])
         fill_launch(inputs, first)
         fill_mixed(inputs, chunks, decode)
-        if not captured:
-            self.counts.eager_steps["a step with prompt tokens"] += 1
-        outputs = self._mixed.run(sizes)
+        outputs = self.mixed.run(sizes, tokens)
         kept = [{name: array[:logits] for name, array in outputs.items()}] if reads else ()
         return Ticket([(first, logits)], None, kept)
 
-    def _mixed_sizes(self, tokens: int, seqs: int, logits: int) -> dict[str, int]:
-        """Sizes that serve so many: on a GPU a little larger, so that bindings come again."""
-        if self.device.shares_host_memory:  # binding costs little there, and padding much
-            return {"tokens": tokens, "seqs": seqs, "logits": logits}
-        return {
-            "tokens": round_tokens(tokens, self.plan.max_num_batched_tokens),
-            "seqs": round_rows(seqs, self.plan.state.num_slots),
-            "logits": round_rows(logits, self.plan.ring_rows),
-        }
-
     def _to_be_bound(self) -> list[tuple[Program, Mapping[str, int]]]:
         """The programs, at the sizes that a start binds and at those of long prompts."""
-        plan, mixed = self.plan, self.plan.mixed.program
+        plan = self.plan
         found: list[tuple[Program, Mapping[str, int]]] = [
             (plan.decode[plan.ladder.class_for(rung)].program, {AXIS: rung})
             for rung in plan.ladder.rungs
         ]
-        rungs = _piece_ladder(plan).rungs if "piecewise" in self.mode else ()
-        few = [tokens for tokens in FEW_TOKENS if tokens <= plan.max_num_batched_tokens]
-        found += [(mixed, {"tokens": tokens, "seqs": 1, "logits": 1}) for tokens in (*rungs, *few)]
-        for exponent in range(plan.state.num_slots.bit_length()):
-            rows, tokens = 1 << exponent, plan.max_num_batched_tokens
-            found.append((mixed, {"tokens": tokens, "seqs": rows, "logits": rows}))
+        sizes = sizes_of_a_start(plan, pieces="piecewise" in self.mode)
+        found += [(plan.mixed.program, each) for each in sizes]
         return [*found, (plan.changes.program, {}), (plan.copies.program, {})]
 
     def _fill_dead_rows(self, inputs: Mapping[str, Array]) -> None:
@@ -555,31 +401,11 @@ class ModelRunner:
         fill_launch(inputs, self.ring.begin())
         fill_decode(inputs, ())
 
-    def _capture_pieces(self) -> None:
-        """Capture the runs of ops between attention at every token rung, the largest first.
-
-        And the whole step of one prompt that ends in it: attention's launches too follow from
-        sizes alone, and a graph leaves no gaps between kernels.
-        """
-        rungs = _piece_ladder(self.plan)
-        program = self.plan.mixed.program
-        for tokens in reversed(rungs.rungs):
-            sizes = {"tokens": tokens, "seqs": 1, "logits": 1}
-            inputs = self._mixed.inputs(sizes)
-            inputs["changes"][:, 0] = -1
-            fill_launch(inputs, self.ring.begin())
-            fill_mixed(inputs, ())
-            self._mixed.run(sizes)
-            try:
-                graphs = self._mixed.capture_pieces("tokens", sizes)
-                whole = self._mixed.capture(sizes)
-            except CaptureError as error:
-                _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
-                return
-            self.counts.captures += len(graphs) + 1
-            self._piece_nodes += sum(end - begin for begin, end in pieces_of(program, "tokens"))
-            self._piece_nodes += whole.num_nodes
-        self._token_rungs = rungs
+    def _fill_no_chunk(self, inputs: Mapping[str, Array]) -> None:
+        """A step with prompt tokens that has none, and changes nothing."""
+        inputs["changes"][:, 0] = -1
+        fill_launch(inputs, self.ring.begin())
+        fill_mixed(inputs, ())
 
     def _affordable_blocks(self, memory_bytes: int) -> int:
         """Blocks of the cache that fit beside all that is in memory now.
@@ -599,8 +425,3 @@ class ModelRunner:
                 "gpu_memory_utilization"
             )
         return blocks
-
-
-def _piece_ladder(plan: StepPlan) -> Ladder:
-    """The token counts of mixed steps whose pieces are captured."""
-    return token_ladder(plan.state.num_slots, plan.max_num_batched_tokens, most=MAX_PIECE_TOKENS)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.pricing import price_step
 from cugraphs.sampling_params import SamplingParams
+from cugraphs.step_plan import StepPlan
 from cugraphs.step_state import Chunk
 
 _WARM_UP_RUNS = 2  # kernels are compiled or loaded, and clocks come up

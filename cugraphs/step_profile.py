@@ -186,11 +186,6 @@ class ProfiledStep:
 class ProfiledRunner(RandomCacheRunner):
     """A runner whose steps can be taken apart; a prompt is computed where that is asked for."""
 
-    @property
-    def mixed(self) -> Executable:
-        """What runs steps with prompt tokens."""
-        return self._mixed
-
     def prefill(self, token_ids: Array) -> dict[str, int]:
         """Run a step over one prompt, at the sizes that are returned, and no others.
 
@@ -211,11 +206,11 @@ class ProfiledRunner(RandomCacheRunner):
         self.mirror.place(chunk)
         self._send_what_a_step_cannot()
         sizes = {"tokens": len(token_ids), "seqs": 1, "logits": 1}
-        inputs = self._mixed.inputs(sizes)
+        inputs = self.mixed.executable.inputs(sizes)
         self.mirror.take(inputs["changes"])
         fill_launch(inputs, self.ring.begin())
         fill_mixed(inputs, [chunk])
-        self._mixed.run(sizes)
+        self.mixed.executable.run(sizes)
         return sizes
 
 
@@ -235,8 +230,8 @@ def prefill_step(
     """A step over one prompt of ``tokens`` tokens, and the mean time of its replays in us."""
     token_ids = np.random.default_rng(3).integers(0, runner.plan.vocab_size, tokens, np.int32)
     sizes = runner.prefill(token_ids)
-    runner.mixed.capture(sizes)
-    step = ProfiledStep(runner, runner.mixed, sizes)
+    runner.mixed.executable.capture(sizes)
+    step = ProfiledStep(runner, runner.mixed.executable, sizes)
     with nvtx_range("prefill replays"):
         return step, statistics.mean(replay_ms(step.device, step.graph, replays)[1:]) * 1e3
 

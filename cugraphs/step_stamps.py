@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from cugraphs.kernel import Access, Array, Axes, Cost, Kernel, Launch, Operand
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.sequence_state import SequenceState
+from cugraphs.step_plan import StepPlan
 from cugraphs.trace import Tracer
 
 STAMPED_STEPS = 4096  # the newest ones are kept

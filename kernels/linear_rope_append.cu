@@ -8,26 +8,6 @@
 #include "rope_columns.cuh"
 #include "stream_linear.cuh"
 
-template <typename Stream, typename T>
-__device__ __forceinline__ void append_of(
-    RopeColumns<T, Stream>& columns,
-    const T* x,                    // [tokens, in_features]
-    const T* __restrict__ weight,  // [(heads + 2*kv_heads)*head_dim, in_features]
-    int tokens,
-    int in_features) {
-  const auto weight_row = [&](int unit, int column) { return columns.weight_row(unit, column); };
-  const auto begin_row = [&](int which, int row) { columns.begin_row(which, row); };
-  const auto begin = [&](int which, int unit, int, int column) {
-    columns.begin(which, unit, column);
-  };
-  const auto finish = [&](int which, int unit, int row, int column,
-                          const float (&sums)[Stream::kGroups]) {
-    columns.finish(which, unit, row, column, sums);
-  };
-  Stream::run(
-      weight_row, begin_row, begin, finish, x, weight, columns.units(), tokens, in_features);
-}
-
 template <
     typename T,
     int kSegments,
@@ -54,9 +34,9 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_rope_a
     int block_size) {
   using Stream =
       StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
-                                    bias, heads,   kv_heads, head_dim, block_size};
-  append_of<Stream>(columns, x, weight, tokens, in_features);
+  rope_columns_of<Stream>(
+      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
+      heads, kv_heads, head_dim, block_size);
 }
 
 template <typename T, int kSteps, int kDepths, int kStages>
@@ -77,7 +57,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
     int head_dim,
     int block_size) {
   using Stream = HeldRows<T, kSteps, kDepths, kStages>;
-  RopeColumns<T, Stream> columns = {q,    k_cache, v_cache,  cos_sin,  positions, slot_mapping,
-                                    bias, heads,   kv_heads, head_dim, block_size};
-  append_of<Stream>(columns, x, weight, tokens, in_features);
+  rope_columns_of<Stream>(
+      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
+      heads, kv_heads, head_dim, block_size);
 }

@@ -86,7 +86,7 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
     return (held.launch("linear_rope_append_held", dtype, stream) if held else stream,)
 
 
-def _of_rope(name: str, in_features: int, *, bias: bool = False) -> Case:
+def of_rope(name: str, in_features: int, *, bias: bool = False) -> Case:
     """Rows, heads and slots of a case of ROPE_APPEND, and what its qkv could come from."""
     rope = next(case for case in ROPE_APPEND.cases if case.name == name)
 
@@ -100,7 +100,7 @@ def _of_rope(name: str, in_features: int, *, bias: bool = False) -> Case:
     return Case(name + "_bias" * bias, make, rope.attrs)
 
 
-def _few_pairs(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+def few_pairs(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
     """Fewer pairs to rotate than a unit has, and a dead row."""
     caches = [normal(rng, dtype, (2, 1, 16, 2)) for _ in range(2)]
     x = normal(rng, dtype, (5, 256))
@@ -140,18 +140,18 @@ LINEAR_ROPE_APPEND = Kernel(
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
     cases=(
-        _of_rope("one_row", 256),
-        _of_rope("first_position", 512, bias=True),
-        _of_rope("block_edges", 256, bias=True),
-        _of_rope("mha_head_dim_128", 2560),
-        _of_rope("mqa", 384),
-        _of_rope("head_dim_8", 256),
-        _of_rope("head_dim_2", 256),
-        _of_rope("dead_rows", 256, bias=True),
-        _of_rope("only_dead_rows", 256),
-        _of_rope("slot_0", 256),
-        _of_rope("attention_scaling", 256),
-        Case("few_pairs", _few_pairs, {"q_size": 2}),
+        of_rope("one_row", 256),
+        of_rope("first_position", 512, bias=True),
+        of_rope("block_edges", 256, bias=True),
+        of_rope("mha_head_dim_128", 2560),
+        of_rope("mqa", 384),
+        of_rope("head_dim_8", 256),
+        of_rope("head_dim_2", 256),
+        of_rope("dead_rows", 256, bias=True),
+        of_rope("only_dead_rows", 256),
+        of_rope("slot_0", 256),
+        of_rope("attention_scaling", 256),
+        Case("few_pairs", few_pairs, {"q_size": 2}),
         Case("eight_rows", _eight_rows, {"q_size": 64}),
     ),
 )

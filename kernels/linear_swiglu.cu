@@ -3,49 +3,16 @@
 //
 // In float32; rounds to T where linear and silu_and_mul store: z and the result. Few rows, see
 // stream_linear.cuh and held_rows.cuh: linear_swiglu has the weight go through registers,
-// linear_swiglu_held through shared memory; a unit's first half of groups are gates, the second what
-// these scale. linear_swiglu_wgmma and linear_swiglu_rows: more rows, see wgmma_linear.cuh and
-// wgmma_rows.cuh; of a tile the first box has the gates. Where that is not to be had, silu_and_mul follows a product of cuBLASLt.
+// linear_swiglu_held through shared memory; see swiglu_columns.cuh. linear_swiglu_wgmma and
+// linear_swiglu_rows: more rows, see wgmma_linear.cuh and wgmma_rows.cuh; of a tile the first box has the
+// gates. Where that is not to be had, silu_and_mul follows a product of cuBLASLt.
 #include "held_rows.cuh"
 #include "silu.cuh"
 #include "silu_and_mul.cu"
 #include "stream_linear.cuh"
+#include "swiglu_columns.cuh"
 #include "wgmma_linear.cuh"
 #include "wgmma_rows.cuh"
-
-template <typename Stream, typename T>
-__device__ __forceinline__ void swiglu_of(
-    T* __restrict__ out,           // [tokens, inter]
-    const T* x,                    // [tokens, in_features]
-    const T* __restrict__ weight,  // [2*inter, in_features]: gates, then what they scale
-    int tokens,
-    int in_features,
-    int inter) {
-  constexpr int kGates = Stream::kColumns / 2;  // of a unit
-  constexpr int kGateGroups = Stream::kGroups / 2;
-  static_assert(Stream::kGroups % 2 == 0, "half of the groups are gates");
-  // Gates after the last are computed as the last one, and not stored.
-  const auto weight_row = [&](int unit, int column) -> long long {
-    const int gate = min(unit * kGates + column % kGates, inter - 1);
-    return column < kGates ? gate : inter + gate;
-  };
-  const auto begin_row = [](int, int) {};
-  const auto begin = [](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column,
-                          const float (&sums)[Stream::kGroups]) {
-#pragma unroll
-    for (int g = 0; g < kGateGroups; ++g) {
-      const int output = unit * kGates + g * Stream::kGroupColumns + column;
-      if (output < inter) {
-        const float gate = to_float(from_float<T>(sums[g]));
-        const float up = to_float(from_float<T>(sums[g + kGateGroups]));
-        out[static_cast<long long>(row) * inter + output] = from_float<T>(silu<T>(gate) * up);
-      }
-    }
-  };
-  const int units = (inter + kGates - 1) / kGates;
-  Stream::run(weight_row, begin_row, begin, finish, x, weight, units, tokens, in_features);
-}
 
 template <
     typename T,
@@ -64,7 +31,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu
     int inter) {
   using Stream =
       StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  swiglu_of<Stream>(out, x, weight, tokens, in_features, inter);
+  swiglu_columns_of<Stream>(out, x, weight, tokens, in_features, inter);
 }
 
 template <typename T, int kSteps, int kDepths, int kStages>
@@ -76,7 +43,7 @@ __global__ void __launch_bounds__(kHeldThreads, 1) linear_swiglu_held(
     int in_features,
     int inter) {
   using Stream = HeldRows<T, kSteps, kDepths, kStages>;
-  swiglu_of<Stream>(out, x, weight, tokens, in_features, inter);
+  swiglu_columns_of<Stream>(out, x, weight, tokens, in_features, inter);
 }
 
 // Two results beside each other, of what a thread of wgmma has of a tile's rows: kGates sums, the first half

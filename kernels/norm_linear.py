@@ -11,19 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
 
 from .case_arrays import Make, normal
 from .linear import LINEAR
+from .normalised_rows import check_normalised, normalised_cost, normalised_launch
 from .rms_norm import RMS_NORM
-from .stream_linear import (
-    MAX_NORM_ROWS,
-    STREAM_DTYPES,
-    check_streams,
-    normalised_bytes,
-    stream_benchmarks,
-    stream_shape,
-)
+from .stream_linear import STREAM_DTYPES, stream_benchmarks
 
 
 def reference(
@@ -48,30 +42,18 @@ def reference(
 
 def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
     """The product's cost, the norm's weight, and the norm's flops."""
-    norm = RMS_NORM.cost({"tokens": axes["tokens"], "hidden": axes["in_features"]}, dtype, eps=eps)
-    return LINEAR.cost(axes, dtype) + Cost(axes["in_features"] * DTYPES[dtype].itemsize, norm.flops)
+    return normalised_cost(LINEAR.cost(axes, dtype), axes, dtype, eps)
 
 
 def check(axes: Axes, *, eps: float) -> None:
     """Refuse sizes that streaming does not take."""
-    check_streams("norm_linear", axes, max_rows=MAX_NORM_ROWS, normalised=True)
+    check_normalised("norm_linear", axes)
 
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight; each block normalises the rows."""
-    tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
-    shape = stream_shape(tokens, in_features, out_features)
-    sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
-    return (
-        Launch(
-            function=shape.function("norm_linear", dtype),
-            grid=(shape.blocks, 1, 1),
-            block=shape.threads,
-            scalars=(*sizes, np.float32(eps)),
-            shared_bytes=normalised_bytes(tokens, in_features),
-            programmatic=True,
-        ),
-    )
+    columns = axes["out_features"]
+    return (normalised_launch("norm_linear", axes, dtype, eps, columns=columns, sizes=(columns,)),)
 
 
 def _inputs(

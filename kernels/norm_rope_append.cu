@@ -2,10 +2,9 @@
 //                   rope_append does, of qkv[t, n] = sum over k of y[t, k] * weight[n, k], + bias[n],
 //                   with y[t, k] = x[t, k] * rsqrt(mean(x[t, :]^2) + eps) * gain[k]
 //
-// In float32; rounds to T where rms_norm, linear and rope_append store: y, qkv and what is rotated. A
-// unit's first half of groups are columns of the first halves of heads, the second those that these are
-// rotated with. Each block normalises the few rows for itself; see stream_linear.cuh. A dead row (slot
-// -1) stores no k and v, its q is zero, and its position may hold anything.
+// In float32; rounds to T where rms_norm, linear and rope_append store: y, qkv and what is rotated. See
+// rope_columns.cuh. Each block normalises the few rows for itself; see stream_linear.cuh.
+#include "rope_columns.cuh"
 #include "stream_linear.cuh"
 
 template <
@@ -36,71 +35,12 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
     float eps) {
   using Stream =
       StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
-  static_assert(kGroups % 2 == 0, "half of the groups are first halves of heads");
-  constexpr int kPairs = Stream::kColumns / 2;  // of a unit
-  const int half = head_dim / 2, pairs = (heads + 2 * kv_heads) * half;
-  // Pairs after the last are computed as the last one, and not stored.
-  const auto weight_row = [&](int unit, int column) -> long long {
-    const int pair = min(unit * kPairs + column % kPairs, pairs - 1);
-    return pair / half * head_dim + pair % half + (column < kPairs ? 0 : half);
-  };
   typename Stream::Vector gains[Stream::kHeld];
   const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
   const auto prepare = [&](T* rows) {
     Stream::normalise_rows(rows, x, gains, tokens, in_features, eps);
   };
-  // What finish needs: a row's slot, and the angles of a unit's pairs at its position.
-  int slots[Stream::kHalves];
-  const float* angles[Stream::kHalves];
-  float cosines[Stream::kHalves][kGroups / 2], sines[Stream::kHalves][kGroups / 2];
-  const auto begin_row = [&](int which, int row) {
-    slots[which] = slot_mapping[row];
-    const long long position = slots[which] < 0 ? 0 : positions[row];
-    angles[which] = cos_sin + position * head_dim;
-  };
-  const auto begin = [&](int which, int unit, int, int column) {
-#pragma unroll
-    for (int g = 0; g < kGroups / 2; ++g) {
-      const int index = (unit * kPairs + g * Stream::kGroupColumns + column) % half;
-      cosines[which][g] = angles[which][index];
-      sines[which][g] = angles[which][half + index];
-    }
-  };
-  const auto finish = [&](int which, int unit, int row, int column, const float (&sums)[kGroups]) {
-#pragma unroll
-    for (int g = 0; g < kGroups / 2; ++g) {
-      const int pair = unit * kPairs + g * Stream::kGroupColumns + column;
-      if (pair < pairs) {
-        const int head = pair / half, index = pair % half, slot = slots[which];
-        T* target = q + (static_cast<long long>(row) * heads + head) * head_dim + index;
-        if (slot < 0) {
-          if (head < heads) target[0] = target[half] = from_float<T>(0.0f);
-          continue;
-        }
-        const bool is_rotated = head < heads + kv_heads;  // a query or a key
-        if (head >= heads) {
-          const long long kv_head = head - heads - (is_rotated ? 0 : kv_heads);
-          const long long place =
-              (slot / block_size * static_cast<long long>(kv_heads) + kv_head) * block_size +
-              slot % block_size;
-          target = (is_rotated ? k_cache : v_cache) + place * head_dim + index;
-        }
-        const int first = head * head_dim + index;
-        T a = from_float<T>(sums[g] + (bias != nullptr ? to_float(bias[first]) : 0.0f));
-        T b = from_float<T>(
-            sums[g + kGroups / 2] + (bias != nullptr ? to_float(bias[first + half]) : 0.0f));
-        if (is_rotated) {
-          const float left = to_float(a), right = to_float(b);
-          a = from_float<T>(left * cosines[which][g] - right * sines[which][g]);
-          b = from_float<T>(right * cosines[which][g] + left * sines[which][g]);
-        }
-        target[0] = a;
-        target[half] = b;
-      }
-    }
-  };
-  const int units = (pairs + kPairs - 1) / kPairs;
-  Stream::run(
-      weight_row, load_constants, prepare, begin_row, begin, finish, x, weight, units, tokens,
-      in_features);
+  rope_columns_of<Stream>(
+      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
+      heads, kv_heads, head_dim, block_size, load_constants, prepare);
 }

@@ -11,20 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from cugraphs.kernel import DTYPES, Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import Access, Array, Axes, Case, Cost, Kernel, Launch, Operand
 
 from .case_arrays import Make, normal
-from .linear import LINEAR
+from .linear_swiglu import LINEAR_SWIGLU
+from .normalised_rows import check_normalised, normalised_cost, normalised_launch
 from .rms_norm import RMS_NORM
-from .silu_and_mul import SILU_AND_MUL
-from .stream_linear import (
-    MAX_NORM_ROWS,
-    STREAM_DTYPES,
-    check_streams,
-    normalised_bytes,
-    stream_benchmarks,
-    stream_shape,
-)
+from .stream_linear import STREAM_DTYPES, stream_benchmarks
 
 
 def reference(x: Array, gain: Array, weight: Array, *, eps: float) -> tuple[Array]:
@@ -40,40 +33,24 @@ def reference(x: Array, gain: Array, weight: Array, *, eps: float) -> tuple[Arra
         T [tokens, inter].
     """
     (normalised,) = RMS_NORM.reference(x, gain, eps=eps)
-    (product,) = LINEAR.reference(normalised, weight)
-    (out,) = SILU_AND_MUL.reference(product)
+    (out,) = LINEAR_SWIGLU.reference(normalised, weight)
     return (out,)
 
 
 def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
     """x, both weights and the result move once; the flops of all three."""
-    tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
-    elements = tokens * in_features + in_features + 2 * inter * in_features + tokens * inter
-    norm = RMS_NORM.cost({"tokens": tokens, "hidden": in_features}, dtype, eps=eps)
-    gates = SILU_AND_MUL.cost({"tokens": tokens, "inter": inter}, dtype)
-    products = 2 * tokens * in_features * 2 * inter
-    return Cost(elements * DTYPES[dtype].itemsize, norm.flops + products + gates.flops)
+    return normalised_cost(LINEAR_SWIGLU.cost(axes, dtype), axes, dtype, eps)
 
 
 def check(axes: Axes, *, eps: float) -> None:
     """Refuse sizes that streaming does not take."""
-    check_streams("norm_swiglu", axes, max_rows=MAX_NORM_ROWS, normalised=True)
+    check_normalised("norm_swiglu", axes)
 
 
 def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
     """One launch, of teams of warps that share the weight; each block normalises the rows."""
-    tokens, in_features, inter = axes["tokens"], axes["in_features"], axes["inter"]
-    shape = stream_shape(tokens, in_features, 2 * inter)
-    return (
-        Launch(
-            function=shape.function("norm_swiglu", dtype),
-            grid=(shape.blocks, 1, 1),
-            block=shape.threads,
-            scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter), np.float32(eps)),
-            shared_bytes=normalised_bytes(tokens, in_features),
-            programmatic=True,
-        ),
-    )
+    inter = axes["inter"]
+    return (normalised_launch("norm_swiglu", axes, dtype, eps, columns=2 * inter, sizes=(inter,)),)
 
 
 def _inputs(tokens: int, in_features: int, inter: int, *, scale: float = 1.0) -> Make:

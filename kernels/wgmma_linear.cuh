@@ -2,9 +2,10 @@
 // the kernels around it share.
 //
 // A block makes kColumns results of every row at a time, over one part of in_features; an item. In a
-// stage of its ring lie 64 elements of each row of x and of the weight, 128 bytes. One warp copies, by
-// tensor maps, and four multiply: x is [64, 16] of wgmma, rows after the last are zeros, and the sums
-// are 64 x kColumns in their registers. A block fills a multiprocessor's shared memory, so that the next
+// stage of its ring lie 64 elements of each row of x and of the weight, 128 bytes. Two warps copy, by
+// tensor maps, one weights and one x, so that neither waits for the other's turn, and four multiply: x is
+// [64, 16] of wgmma, rows after the last are zeros, and the sums are 64 x kColumns in their registers. A
+// block fills a multiprocessor's shared memory, so that the next
 // launch's block begins there when this one ends. It fills its ring with weights at once, tens of MB on a
 // whole card, and waits only then for the launch before, which made x: so what lies between two launches,
 // waiting for x included, is time in which weights come.
@@ -16,13 +17,13 @@
 #include "ptx_sm90.cuh"
 #include "tile_ring.cuh"
 
-constexpr int kWgmmaThreads = 160;  // of a block: four warps that multiply, one that copies
+constexpr int kWgmmaThreads = 192;  // of a block: four warps that multiply, two that copy
 
 template <typename T, int kColumns, int kBoxes, int kStages>
 struct WgmmaLinear {
   static constexpr int kRows = 64;                       // of x, at most
   static constexpr int kDepth = 64;                      // elements of a row in a stage
-  static constexpr int kWarps = kWgmmaThreads / 32 - 1;  // that multiply
+  static constexpr int kWarps = kWgmmaThreads / 32 - 2;  // that multiply
   static constexpr int kBoxRows = kColumns / kBoxes;     // of the weight, that are copied together
   static constexpr int kRowBytes = kDepth * sizeof(T);
   static constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxRows * kRowBytes;
@@ -75,7 +76,7 @@ struct WgmmaLinear {
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < kStages; ++stage) {
-        mbarrier_init(ring.full(stage), 1);
+        mbarrier_init(ring.full(stage), 2);  // weights and x
         mbarrier_init(ring.empty(stage), kWarps);
       }
       mbarrier_init_done();
@@ -83,12 +84,14 @@ struct WgmmaLinear {
     __syncthreads();
 
     const int copied_rows = (tokens + 7) / 8 * 8;  // of x, as the map's boxes are
-    if (warp == kWarps) {
-      if (lane == 0) {
-        const int bytes = copied_rows * kRowBytes + kBoxes * kBoxBytes;
-        copy(box_row, ring, bytes, x_map, weight_map, tiles, parts, in_features);
-      }
+    if (warp >= kWarps) {
+      const Steps first(tiles, parts, in_features);
+      if (warp == kWarps && lane == 0) copy_weight(box_row, ring, weight_map, first);
       wait_for_previous_kernel();
+      if (warp > kWarps && lane == 0) {
+        start_next_kernel();  // its blocks find room where this one's end
+        copy_x(ring, copied_rows * kRowBytes, x_map, first);
+      }
       return;
     }
     // Rows after the last are multiplied too. They stay zero.
@@ -135,39 +138,36 @@ struct WgmmaLinear {
   static __device__ __forceinline__ int column_of(int i) { return threadIdx.x % 4 * 2 + i; }
 
  private:
-  // What the thread that copies does.
+  // What the threads that copy do, from the first step on: each as soon as its stage is free.
   template <typename BoxRow>
-  static __device__ __forceinline__ void copy(
+  static __device__ __forceinline__ void copy_weight(
       const BoxRow& box_row,
       const Ring<kStages, kStageBytes>& ring,
-      int stage_bytes,  // that are copied
-      const TensorMap& x_map,
       const TensorMap& weight_map,
-      int tiles,
-      int parts,
-      int in_features) {
-    const auto copy_weight = [&](const Steps& at) {
+      Steps at) {
+    for (; at.exists(); at.advance()) {
       const unsigned to = ring.tile(at.stage) + kXBytes, full = ring.full(at.stage);
-      mbarrier_arrive_expecting(full, stage_bytes);
+      mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
+      mbarrier_arrive_expecting(full, kBoxes * kBoxBytes);
 #pragma unroll
       for (int box = 0; box < kBoxes; ++box) {
         const BoxStart start = {{at.depth * kDepth, box_row(at.tile, box), 0, 0}};
         copy_box_once(to + box * kBoxBytes, &weight_map, start, full);
       }
-    };
-    Steps ahead(tiles, parts, in_features);
-    for (; ahead.parity == 0 && ahead.exists(); ahead.advance()) copy_weight(ahead);
-    wait_for_previous_kernel();
-    int copied = ahead.parity == 0 ? ahead.stage : kStages;
-    for (Steps at(tiles, parts, in_features); at.exists(); at.advance(), --copied) {
-      if (copied <= 0) {
-        mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
-        copy_weight(at);
-      }
+    }
+  }
+
+  static __device__ __forceinline__ void copy_x(
+      const Ring<kStages, kStageBytes>& ring,
+      int bytes,  // of a stage
+      const TensorMap& x_map,
+      Steps at) {
+    for (; at.exists(); at.advance()) {
+      mbarrier_wait(ring.empty(at.stage), at.parity ^ 1);
+      mbarrier_arrive_expecting(ring.full(at.stage), bytes);
       const BoxStart start = {{at.depth * kDepth, 0, 0, 0}};
       copy_box(ring.tile(at.stage), &x_map, start, ring.full(at.stage));
     }
-    start_next_kernel();  // the memory is about to be idle
   }
 };
 

@@ -22,11 +22,11 @@ from cugraphs.compiler import Step
 from cugraphs.executable import PlannedProgram
 from cugraphs.fusion import fuse
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.model_runner import StepPlan
 from cugraphs.model_shapes import MODEL_SHAPES, model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.program import Program
+from cugraphs.step_plan import StepPlan
 from cugraphs.trace import Tracer
 
 TARGET_MS = 300.0

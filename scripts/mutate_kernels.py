@@ -1,4 +1,4 @@
-"""Plants the bugs of tests/mutations.py in copies of the kernels and says which ones are noticed.
+"""Plants the bugs of tests/mutations/ in copies of the kernels and says which ones are noticed.
 
     python scripts/mutate_kernels.py
     python scripts/mutate_kernels.py --kernel linear --kernel rms_norm --jobs 2

@@ -6,11 +6,17 @@ Nothing here imports CuPy unless a test marked `gpu` is about to run.
 import functools
 import os
 import shutil
+import signal
 import weakref
 
 # Before NumPy is imported: on small matrices a second BLAS thread gains little, and where other
 # work has the cores it stalls every product.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Tests interrupt themselves and what they start. A shell without job control lets what it starts in
+# the background ignore that, and so all that this starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # isort: split
 from pathlib import Path
@@ -18,6 +24,7 @@ from pathlib import Path
 import gpu_record
 import hypothesis
 import pytest
+from tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -30,8 +37,27 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--smollm2`: the checkpoint of the realistic tests."""
+    """`--smollm2`: the checkpoint of the realistic tests. `--share`: tests are run by several."""
     parser.addoption("--smollm2", metavar="FOLDER", help="SmolLM2-135M-Instruct, for -m realistic")
+    parser.addoption(
+        "--share", metavar="FOLDER", help="empty; each test file is run by who comes to it first"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Passes over the files that another run has come to."""
+    folder = item.config.getoption("share")
+    return None if folder is None or _comes_first(Path(folder) / item.path.name) else True
+
+
+@functools.cache
+def _comes_first(mark: Path) -> bool:
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 # Kernels run on the CPU through g++. In CI it must be there, so there the tests run, and fail.
@@ -54,6 +80,12 @@ def stories260k() -> Path:
             pytest.fail(f"{reason}, and CI must have it")
         pytest.skip(reason)
     return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of `tiny_model.py`, which no test changes; some files have one of their own."""
+    return write_tiny_model(tmp_path_factory.mktemp("tiny_model") / "tiny")
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +138,8 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """A GPU run of whole files writes its record; any other says loudly if that is out of date."""
-    chosen = config.getoption("keyword") or any("::" in argument for argument in config.args)
+    chosen = config.getoption("keyword") or config.getoption("share")
+    chosen = chosen or any("::" in argument for argument in config.args)
     whole_gpu_run = config.getoption("markexpr") == "gpu" and not chosen
     if whole_gpu_run and reason_without_gpu() is None:
         record = gpu_record.write_record(_counts_by_file(terminalreporter))

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from cugraphs import SamplingParams
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import Device
 from cugraphs.engine import Engine
 from cugraphs.json_file import read_json_object
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import PROFILES, Ladder
-from cugraphs.model_runner import GraphMode, ModelRunner, StepPlan
+from cugraphs.model_runner import GraphMode, ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import load_weights
+from cugraphs.step_plan import StepPlan
 from cugraphs.tokenizer import Tokenizer
 
 BLOCK_SIZE = 4  # small, so that short sequences cross block edges

@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.device import CpuDevice, Device
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import Device
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import load_weights
+from cugraphs.step_plan import StepPlan
 from cugraphs.step_state import Chunk
 
 BLOCK_SIZE = 4  # small, so that short sequences cross block edges

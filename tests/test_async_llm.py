@@ -6,17 +6,11 @@ import threading
 import weakref
 
 import pytest
-from tiny_model import write_tiny_model
 
 from cugraphs import LLM, AsyncLLM, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 OPTIONS = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 64, "batch_invariant": True}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("async") / "tiny")
 
 
 async def collect(llm, prompt, params):

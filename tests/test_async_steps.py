@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
-from tiny_model import BOS, EOS, write_tiny_model
+from tiny_model import BOS, EOS
 
 from cugraphs import LLM, SamplingParams
 from cugraphs.ladder import Ladder
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("async_steps") / "tiny")
 
 
 @pytest.fixture(scope="module")

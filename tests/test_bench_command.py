@@ -16,6 +16,7 @@ from cugraphs.cli import (
     bench_session,
     main,
 )
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.decode_bench import (
     BenchModel,
     DecodeTimes,
@@ -25,7 +26,6 @@ from cugraphs.decode_bench import (
     stand_in_tokenizer,
     time_engine,
 )
-from cugraphs.device import CpuDevice
 from cugraphs.gpu_specs import gpu_spec
 from cugraphs.ladder import Ladder
 from cugraphs.model_shapes import model_shape
@@ -135,7 +135,7 @@ def test_a_mistake_is_one_line(on_cpu, capsys, arguments, message):
 
 @pytest.mark.parametrize("benchmark", ["capture", "padding", "graphs", "decode", "prefill"])
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys, benchmark):
-    monkeypatch.setattr("cugraphs.cuda_device.has_driver", lambda: False)
+    monkeypatch.setattr("cugraphs.cuda_availability.has_driver", lambda: False)
     assert main(["bench", benchmark, "--shape", "llama-3.1-8b"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("cugraphs: error: cuda: ")

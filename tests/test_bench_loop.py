@@ -72,7 +72,7 @@ def test_the_table_says_each_way_and_the_record_is_json(capsys):
 
 
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch, capsys):
-    monkeypatch.setattr("cugraphs.cuda_device.has_driver", lambda: False)
+    monkeypatch.setattr("cugraphs.cuda_availability.has_driver", lambda: False)
     assert main(["bench", "loop", "--shape", "llama-3.1-8b"]) == 2
     assert capsys.readouterr().err.startswith("cugraphs: error: cuda: ")
 

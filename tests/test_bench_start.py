@@ -15,13 +15,14 @@ from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli import bench_session, main
 from cugraphs.kernel_loading import launched_functions, load_kernels
 from cugraphs.lone_import import import_alone
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors, checkpoint_shapes
 from cugraphs.random_checkpoint import write_random_checkpoint
 from cugraphs.start_bench import merge_spans
 from cugraphs.start_times import SPANS, span
+from cugraphs.step_plan import StepPlan
 from cugraphs.tokenizer import Tokenizer
 
 SMALL = {
@@ -133,6 +134,17 @@ def test_a_mistake_is_one_line(capsys, arguments, message):
     assert main(["bench", *arguments]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith("cugraphs: error: ") and message in err
+
+
+@pytest.mark.parametrize("benchmark", ["start", "load"])
+def test_without_a_driver_no_checkpoint_is_written(benchmark, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("cugraphs.cuda_availability.has_driver", lambda: False)
+    folder = tmp_path / "there"
+    options = ["--shape", "smollm2-135m", "--folder", str(folder)]
+    assert main(["bench", benchmark, *options]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "libcuda.so.1 is not found" in err
+    assert not folder.exists()
 
 
 def test_a_start_that_does_not_end_is_one_line(monkeypatch, capsys):

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cugraphs.cli import check, kernel_bench, main
-from cugraphs.cuda_device import CudaUnavailable
+from cugraphs.cuda_availability import CudaUnavailable
 from cugraphs.kernel import Case, Cost
 from cugraphs.kernel_speed import Ceilings, NotTimed, Speed
 from cugraphs.kernels import ADD, ALL, SAMPLE

@@ -15,7 +15,8 @@ from step_kernels import DOUBLED_BY_ROWS, SLOT_TOTALS
 from tiny_kernels import ACCUMULATE, DOUBLE, LIKELIEST, MAKE
 
 import cugraphs
-from cugraphs.device import CaptureError, CpuDevice
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import CaptureError
 from cugraphs.kernels import ADD, EMBEDDING, LINEAR
 from cugraphs.program import Kind
 from cugraphs.testing import assert_kernel

@@ -11,10 +11,10 @@ import types
 import numpy as np
 import pytest
 
-from cugraphs import cublaslt, cuda_device, device_choice, kernel_source, launch, nvrtc
+from cugraphs import cublaslt, cuda_availability, device_choice, kernel_source, launch, nvrtc
 from cugraphs.cli import main
 from cugraphs.cublaslt import CublasLt
-from cugraphs.cuda_device import CudaUnavailable, check_cuda
+from cugraphs.cuda_availability import CudaUnavailable, check_cuda
 from cugraphs.kernel import Kernel, Launch
 from cugraphs.kernels import ADD, LINEAR, RMS_NORM
 from cugraphs.launch import LaunchForm, prepare
@@ -44,8 +44,8 @@ def machine(monkeypatch):
         def distributions(name):
             return [each for each in installed if each.metadata["Name"] == name]
 
-        monkeypatch.setattr(cuda_device, "distributions", distributions)
-        monkeypatch.setattr(cuda_device, "has_driver", lambda: driver)
+        monkeypatch.setattr(cuda_availability, "distributions", distributions)
+        monkeypatch.setattr(cuda_availability, "has_driver", lambda: driver)
 
         def version(name):
             assert name == "cuda-bindings"
@@ -53,7 +53,7 @@ def machine(monkeypatch):
                 raise importlib.metadata.PackageNotFoundError(name)
             return bindings
 
-        monkeypatch.setattr(cuda_device, "version", version)
+        monkeypatch.setattr(cuda_availability, "version", version)
 
         def get_count():
             if count_error:

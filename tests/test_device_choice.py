@@ -4,11 +4,10 @@ import types
 from pathlib import Path
 
 import pytest
-from tiny_model import write_tiny_model
 
 from cugraphs import LLM, device_choice
 from cugraphs.cli import main
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.device_choice import choose_device, choose_dtype
 
 GPU = types.SimpleNamespace(name="cuda", gpu_name="NVIDIA Toy", shares_host_memory=False)
@@ -26,11 +25,6 @@ def asked(monkeypatch):
     monkeypatch.setattr(device_choice, "CudaDevice", make)
     monkeypatch.setattr(device_choice, "has_driver", lambda: True)
     return calls
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("choice") / "tiny")
 
 
 @pytest.mark.parametrize("device", ["cuda", "auto"])

@@ -19,11 +19,6 @@ from cugraphs.tokenizer import Tokenizer
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("engine") / "tiny")
-
-
 def make_engine(folder, *, max_num_seqs=4, dtype="float32", **options):
     """Blocks of 4 tokens in a cache of NaN, sequences of up to 64 tokens."""
     run = CheckpointRun(

@@ -13,7 +13,7 @@ from tiny_kernels import ACCUMULATE, DOUBLE, MAKE
 from cugraphs.arena import Arena, numpy_bytes
 from cugraphs.buffer_assignment import assign_buffers
 from cugraphs.compiler import plan_arena, plan_program
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.executable import MAX_BINDINGS, Executable, PlannedProgram, pieces_of
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.kernel import DTYPES, ArrayType

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from step_ways import WAYS, finish, make_engine
-from tiny_model import BOS, write_tiny_model
+from tiny_model import BOS
 
 from cugraphs import LLM, SamplingParams
 from cugraphs.step_state import MAX_COPIES
@@ -13,11 +13,6 @@ from cugraphs.step_state import MAX_COPIES
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 SAMPLED = SamplingParams(n=4, temperature=1.0, seed=3, max_tokens=6, ignore_eos=True)
 PROMPT = [BOS, *range(20, 42)]  # 23 tokens: five blocks of 4, and three tokens
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("forks") / "tiny")
 
 
 def tables_of(engine, request):

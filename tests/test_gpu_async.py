@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 from step_ways import OTHERS, finish, make_engine, requests_of_every_kind
-from tiny_model import BOS, write_tiny_model
+from tiny_model import BOS
 
 from cugraphs import SamplingParams
 
@@ -20,11 +20,6 @@ def device():
     from cugraphs.cuda_device import CudaDevice
 
     return CudaDevice()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("gpu_async") / "tiny")
 
 
 @pytest.fixture(scope="module")

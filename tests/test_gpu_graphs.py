@@ -116,7 +116,7 @@ def test_pieces_have_the_bits_of_the_eager_step(device, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_step_of_one_prompt_is_a_graph_with_the_bits_of_the_eager_step(device, dtype):
     eager, pieces = (run_of(device, m, dtype=dtype) for m in ("none", "piecewise"))
-    whole = pieces.runner._mixed.bind({"tokens": 32, "seqs": 1, "logits": 1})
+    whole = pieces.runner.mixed.executable.bind({"tokens": 32, "seqs": 1, "logits": 1})
     assert len(whole.pieces) == 1 and whole.graph is not None
     tokens = np.random.default_rng(9).integers(3, 80, 32).tolist()
     for length in (32, 7, 1, 32):

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 from field_semantics import CHECKS, PROMPT
-from tiny_model import write_tiny_model
 
 from cugraphs import LLM, SamplingParams
 
@@ -20,11 +19,6 @@ FIELDS = [
     {"temperature": 0.0, "stop": ["e", "th"], "include_stop_str_in_output": True},
     {"temperature": 1.0, "seed": 9, "skip_special_tokens": False, "truncate_prompt_tokens": 3},
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("fields") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_model import write_tiny_model
 
 from cugraphs import LLM, SamplingParams
 
@@ -61,11 +60,6 @@ class Interrupter:
             if self.lines == self.at:
                 raise KeyboardInterrupt
         return self._line
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("interrupts") / "tiny")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -13,12 +13,13 @@ from cugraphs.executable import input_bytes
 from cugraphs.kernel import DTYPES
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import ModelRunner, StepPlan
+from cugraphs.model_runner import ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import RopeConfig, cos_sin_table
 from cugraphs.models.weights import ROPE_COS_SIN, weight_table
 from cugraphs.sampling_params import SamplingParams
+from cugraphs.step_plan import StepPlan
 from cugraphs.step_state import Chunk
 from cugraphs.tolerance import check_close
 

@@ -13,7 +13,6 @@ from tiny_model import (
     END_OF_TURN,
     EOS,
     MAX_MODEL_LEN,
-    USER,
     write_tiny_model,
 )
 
@@ -22,11 +21,6 @@ from cugraphs.kernels.philox import philox4x32_10, uniform
 
 PROMPTS = ["", "The quick brown fox", "a", "Once upon a time there was a little girl", "dog " * 9]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("llm") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -357,15 +351,6 @@ def test_streaming_never_shows_a_part_of_a_stop_string(llm):
     stream = llm.stream("A little girl", params)
     assert "".join(stream) == free[: free.find(stop)]
     assert stream.output.outputs[0].stop_reason == stop
-
-
-def test_skip_special_tokens(llm):
-    bias = {USER: 100}
-    for skip, text in ((True, ""), (False, "<|user|>" * 3)):
-        params = SamplingParams(
-            temperature=0, max_tokens=3, logit_bias=bias, skip_special_tokens=skip
-        )
-        assert llm.generate("x", params)[0].outputs[0].text == text
 
 
 def test_characters_split_over_tokens_come_whole(llm):

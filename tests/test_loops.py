@@ -8,7 +8,8 @@ import pytest
 from loop_runs import CHECKS, MOST, SLOTS, LoopRun
 from test_compile import CapturingDevice, RecordingGraph
 
-from cugraphs.device import CaptureError, CpuDevice
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.device import CaptureError
 from cugraphs.ladder import Ladder
 from cugraphs.program import Kind
 from cugraphs.step_state import MAX_CHANGES

@@ -17,12 +17,12 @@ from cugraphs.kernels import (
     ROPE_APPEND,
 )
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.model_runner import StepPlan
 from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.pricing import price_step
 from cugraphs.program import Program
+from cugraphs.step_plan import StepPlan
 from cugraphs.trace import Tracer
 
 VOCAB, HIDDEN = 1000, 8

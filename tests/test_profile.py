@@ -73,7 +73,7 @@ def test_each_run_of_a_prompt_computes_the_same_keys_and_values(tokens):
             found, wanted = (rows_of(r.state[name], blocks, tokens) for r in (runner, expected))
             assert np.array_equal(found, wanted)
             runner.state[name][1:] = np.nan
-        queue_again(runner.mixed, sizes)
+        queue_again(runner.mixed.executable, sizes)
 
 
 def rows_of(cache, blocks, tokens):
@@ -221,9 +221,9 @@ def test_a_mistake_is_one_line(folder, capsys, arguments, message):
 
 
 def test_without_a_gpu_it_says_so(folder, capsys, monkeypatch):
-    from cugraphs import cuda_device
+    from cugraphs import cuda_availability
 
-    monkeypatch.setattr(cuda_device, "has_driver", lambda: False)
+    monkeypatch.setattr(cuda_availability, "has_driver", lambda: False)
     assert main(["profile", folder]) == 2
     assert "cuda: libcuda.so.1 is not found, expected NVIDIA's driver" in capsys.readouterr().err
 

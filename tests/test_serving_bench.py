@@ -10,7 +10,6 @@ from cugraphs import LLM
 from cugraphs.device_choice import plan_kv_cache
 from cugraphs.gpu_specs import gpu_spec
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import StepPlan
 from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
@@ -25,6 +24,7 @@ from cugraphs.serving_bench import (
 )
 from cugraphs.serving_bound import ServingWork, serving_work
 from cugraphs.statistics import EngineStats, RequestTimes
+from cugraphs.step_plan import StepPlan
 from cugraphs.workloads import Demand
 
 NOTHING = EngineStats(

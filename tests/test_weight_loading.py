@@ -22,7 +22,7 @@ from tiny_model import write_tiny_model
 from cugraphs import cuda_upload
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli import main
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.kernel import DTYPES
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import cos_sin_table

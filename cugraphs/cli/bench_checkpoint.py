@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,8 +28,14 @@ def add_folder_option(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def checkpoint_folder(args: argparse.Namespace) -> Iterator[tuple[str, Path, str]]:
+def checkpoint_folder(
+    args: argparse.Namespace, check_device: Callable[[], object] | None
+) -> Iterator[tuple[str, Path, str]]:
     """The model's name, its folder and what its weights are, for as long as the context.
+
+    Args:
+        args: with the options of :func:`add_folder_option`.
+        check_device: raises where the benchmark could not run, before gigabytes are written.
 
     Raises:
         ValueError, OSError: the model cannot be found or made.
@@ -41,6 +47,8 @@ def checkpoint_folder(args: argparse.Namespace) -> Iterator[tuple[str, Path, str
         return
     config = model_shape(args.shape)
     shapes = checkpoint_shapes(LlamaConfig.from_hf(config, args.shape))
+    if check_device is not None:
+        check_device()
     with tempfile.TemporaryDirectory(prefix="cugraphs-bench-") as temporary:
         folder = args.folder or Path(temporary) / args.shape
         print(f"bench: a checkpoint of random weights in {folder}", file=sys.stderr)

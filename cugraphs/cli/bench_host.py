@@ -20,7 +20,7 @@ from cugraphs.arena import allocate_arrays
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.bench_session import check_counts
 from cugraphs.cli.tables import TableConsole, new_table
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.host_bench import HostTimes, host_plan, length_of, time_host
 from cugraphs.kernel import Array, ArrayType
 from cugraphs.model_lookup import find_model

@@ -19,7 +19,8 @@ from cugraphs.cli.bench_session import (
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.ladder import Ladder
-from cugraphs.model_runner import MAX_PIECE_TOKENS, ModelRunner
+from cugraphs.mixed_step import MAX_PIECE_TOKENS
+from cugraphs.model_runner import ModelRunner
 from cugraphs.prefill_bench import PrefillWork, prefill_work, time_prefill
 
 if TYPE_CHECKING:

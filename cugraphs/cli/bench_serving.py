@@ -27,18 +27,26 @@ from cugraphs.cli.options import add_device_options, load_llm
 from cugraphs.cli.workload_options import Workload, add_workload_options
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import stand_in_tokenizer
-from cugraphs.device_choice import MemoryBudget, choose_device, choose_dtype, plan_kv_cache
-from cugraphs.engine import Engine, steps_ahead, steps_loop
+from cugraphs.device_choice import (
+    MemoryBudget,
+    choose_device,
+    choose_dtype,
+    plan_kv_cache,
+    steps_ahead,
+    steps_loop,
+)
+from cugraphs.engine import Engine
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.ladder import PROFILES, Ladder
 from cugraphs.llm import MAX_NUM_BATCHED_TOKENS
-from cugraphs.model_runner import ModelRunner, StepPlan, check_graph_mode
+from cugraphs.model_runner import ModelRunner, check_graph_mode
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.random_weights import random_weights
 from cugraphs.serving_bench import ServingResult, ServingRun
 from cugraphs.serving_bound import ServingWork, serving_work
+from cugraphs.step_plan import StepPlan
 from cugraphs.workloads import Demand
 
 if TYPE_CHECKING:

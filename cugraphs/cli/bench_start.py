@@ -23,6 +23,7 @@ from cugraphs.cli.bench_session import (
     write_record,
 )
 from cugraphs.cli.tables import TableConsole, new_table
+from cugraphs.cuda_availability import check_driver
 from cugraphs.figure_file import check_figure_file
 from cugraphs.load_bench import read_rate
 from cugraphs.start_bench import Start, run_start
@@ -40,7 +41,12 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_common_options(parser)
     add_folder_option(parser)
-    parser.add_argument("--device", default="cuda", help="auto, cpu or cuda (default: cuda)")
+    parser.add_argument(
+        "--device",
+        default="cuda",
+        choices=("auto", "cpu", "cuda"),
+        help="that the model runs on (default: cuda)",
+    )
     parser.add_argument(
         "--runs", type=int, default=3, metavar="N", help="starts with kernels cached (default 3)"
     )
@@ -63,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
     given = {"max_num_seqs": args.max_num_seqs, "max_model_len": args.max_model_len}
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     options |= {"device": args.device, "dtype": args.dtype}
-    with checkpoint_folder(args) as (name, folder, weights):
+    # The driver is looked for and not woken: the starts find it asleep.
+    check_device = check_driver if args.device == "cuda" else None
+    with checkpoint_folder(args, check_device) as (name, folder, weights):
         with Checkpoint.open(folder) as checkpoint:
             read_rate(checkpoint.files, default_readers(), CHUNK_BYTES)
         starts = []

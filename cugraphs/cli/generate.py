@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
         print(piece, end="", flush=True)
     seconds = time.perf_counter() - start
     print(flush=True)
-    answer = stream.output.outputs[0]
+    output = stream.output
+    answer, times = output.outputs[0], output.times
     tokens = len(answer.token_ids)
-    decode_s = max(seconds - (first_s or seconds), 1e-9)
-    rate = f", {(tokens - 1) / decode_s:.1f} tokens/s after the first" if tokens > 1 else ""
+    # By the engine's clock: text comes some tokens at a time.
+    token_s = times.time_per_output_token_s if times is not None else None
+    rate = f", {1 / token_s:.1f} tokens/s after the first" if token_s else ""
     print(
         f"cugraphs: {tokens} tokens in {seconds:.2f} s, first text after "
         f"{(first_s or seconds) * 1e3:.0f} ms{rate}; finish_reason {answer.finish_reason}",

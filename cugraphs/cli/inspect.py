@@ -17,7 +17,7 @@ from rich.table import Table
 from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole, new_table
-from cugraphs.device import CpuDevice
+from cugraphs.cpu_device import CpuDevice
 from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, gpu_spec
@@ -25,12 +25,12 @@ from cugraphs.kv_cache import KVCacheShape
 from cugraphs.llm import LLM
 from cugraphs.memory_map import MemoryMap, arena_boxes, map_fitted_memory, map_memory
 from cugraphs.model_lookup import find_model
-from cugraphs.model_runner import StepPlan
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors
 from cugraphs.plan_target import HostCosts, expected_graphs
 from cugraphs.pricing import StepPrice, price_step
+from cugraphs.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from cugraphs.cuda_device import CudaDevice, CudaUnavailable, check_cuda
+from cugraphs.cuda_availability import CudaUnavailable, check_cuda
+from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import Case, Kernel
 from cugraphs.kernel_speed import (
     SMALL_BYTES,

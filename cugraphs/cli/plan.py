@@ -21,12 +21,12 @@ from cugraphs.gpu_specs import GPU_SPECS, GpuSpec, gpu_spec
 from cugraphs.json_file import read_json_object
 from cugraphs.ladder import PROFILES
 from cugraphs.model_lookup import find_model
-from cugraphs.model_runner import StepPlan
 from cugraphs.model_shapes import MODEL_SHAPES, model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.plan_report import PlanReport, report_plan
 from cugraphs.plan_target import HostCosts, PlanTarget
+from cugraphs.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cugraphs.cli.bench_session import write_record
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
-from cugraphs.engine import steps_ahead
+from cugraphs.device_choice import steps_ahead
 from cugraphs.serving_bench import ServingResult
 from cugraphs.serving_plot import draw_serving
 

@@ -1,0 +1,135 @@
+"""Bugs to plant in kernels/attend_pieces.cuh."""
+
+BUGS = {
+    ("paged_decode_attention", "attend_pieces.cuh"): (
+        (
+            "a tile too few for the last warps",
+            "(all_tiles - warp + kWarps - 1)",
+            "(all_tiles - warp)",
+        ),
+        ("the last tile is left out", "(end - begin + kTileTokens - 1)", "(end - begin)"),
+        (
+            "every warp takes the first one's tiles",
+            "begin + (n * kWarps + warp) * kTileTokens",
+            "begin + n * kWarps * kTileTokens",
+        ),
+        (
+            "K and V in one place",
+            "ring + number % kPlaces * kTile",
+            "ring + number / 2 % kPlaces * kTile",
+        ),
+        (
+            "K and V at one barrier",
+            "barriers + number % kPlaces * 8",
+            "barriers + number / 2 % kPlaces * 8",
+        ),
+        ("waits for the round before", "number / kPlaces % 2", "(number / kPlaces + 1) % 2"),
+        (
+            "block size 16 assumed, pieces",
+            "block_table[token_of(n) / block_size]",
+            "block_table[token_of(n) / 16]",
+        ),
+        (
+            "the place in a block is left out",
+            "token_of(n) % block_size) * kHeadDim",
+            "0) * kHeadDim",
+        ),
+        (
+            "heads and offsets of a block swapped, pieces",
+            "(head * block_size + token_of",
+            "(head + kv_heads * token_of",
+        ),
+        (
+            "the first KV head for all",
+            "static_cast<long long>(block) * kv_heads + kv_head",
+            "static_cast<long long>(block) * kv_heads",
+        ),
+        (
+            "32-bit offset of a block in the cache",
+            "static_cast<long long>(block) * kv_heads",
+            "block * kv_heads",
+        ),
+        ("K for V", "(number % 2 ? v_cache : k_cache)", "k_cache"),
+        ("the first 32 tiles' blocks for all", "        blocks = later_blocks;\n", ""),
+        (
+            "the second 32 tiles' blocks for all later ones",
+            "block_of(n + 32 + lane)",
+            "block_of(32 + lane)",
+        ),
+        ("the first tile's block for all", "blocks, n % 32)", "blocks, 0)"),
+        ("half of each piece is copied", "from, kTile * 2, barrier_of", "from, kTile, barrier_of"),
+        ("every lane begins the copy", "      if (lane != 0) return;\n", ""),
+        (
+            "K is copied over while others use it",
+            "      __syncwarp();\n      copy(2 * n + kPlaces);",
+            "      copy(2 * n + kPlaces);",
+        ),
+        (
+            "V is copied over while others use it",
+            "      __syncwarp();\n      copy(2 * n + 1 + kPlaces);",
+            "      copy(2 * n + 1 + kPlaces);",
+        ),
+        ("V is not copied", "      copy(2 * n + 1 + kPlaces);\n", ""),
+        ("heads that are not there are read", "if (lane_row < heads) queries", "queries"),
+        ("tokens take queries in one order", "second = queries[j ^ 1]", "second = queries[j]"),
+        ("keys in one order for all tokens", "place = j ^ lane_row % 2", "place = j"),
+        ("the first 8 tokens twice", "keys + half * 8 * kHeadDim", "keys + half * 0 * kHeadDim"),
+        ("odd tokens have even ones' scores", "scores[j][1] = scores[j][3];", ";"),
+        (
+            "tokens after the last are weighed, pieces",
+            "token < end ? __fmul_rn(scores[j][i], scale_log2) : kLowest",
+            "__fmul_rn(scores[j][i], scale_log2)",
+        ),
+        (
+            "the maximum of a lane's tokens alone",
+            "      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));\n",
+            "",
+        ),
+        ("the new maximum is not kept, pieces", "      highest = best;\n", ""),
+        ("sums are not rescaled", "sums[step][i] *= factor;", ";"),
+        ("rescaled by another head's factor", "keep, (lane_pair + i) * 4)", "keep, lane_pair * 4)"),
+        ("totals are not rescaled, pieces", "fmaf(total, keep, added)", "total + added"),
+        (
+            "what lies after the last token counts",
+            "        const int first = (end - token_of(n)) * kHeadDim;\n",
+            "        const int first = kTile;\n",
+        ),
+        (
+            "the last token's value is zero",
+            "(end - token_of(n)) * kHeadDim",
+            "(end - token_of(n) - 1) * kHeadDim",
+        ),
+        (
+            "columns in one order for all lanes",
+            "(half ^ lane % 2) * kValueWidth",
+            "half * kValueWidth",
+        ),
+        (
+            "odd lanes' columns swapped",
+            "lane % 2 ? loaded[half ^ 1][i]",
+            "false ? loaded[half ^ 1][i]",
+        ),
+        ("the second 8 tokens' values left out", "i / 2 * 8 + i % 2, column", "i % 2, column"),
+        ("weights rounded to T, pieces", "          mma_m16n8k16<T>(sums[step], a, low);\n", ""),
+        (
+            "a total of a lane's tokens alone",
+            "    total += __shfl_xor_sync(0xffffffffu, total, 2);\n",
+            "",
+        ),
+        (
+            "columns of odd steps swapped",
+            "of_lane[step * 2 + 1] = sums[step][i + 2]",
+            "of_lane[step * 2 + 1] = sums[step][i]",
+        ),
+        (
+            "no barrier before warps are merged",
+            "    __syncthreads();\n    const float* block_sums",
+            "    const float* block_sums",
+        ),
+        (
+            "the first warp alone",
+            "for (int w = 0; w < kWarps; ++w) {\n        const float scale",
+            "for (int w = 0; w < 1; ++w) {\n        const float scale",
+        ),
+    ),
+}
