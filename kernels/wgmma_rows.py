@@ -28,7 +28,7 @@ _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
 # Multiprocessors without a tile leave the others slower than cuBLASLt's smaller tiles. So much of
 # what all of them could compute is needed.
-_LEAST_SHARE = 0.9
+LEAST_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def rows_shape(
         return None
     tiles = -(-columns // (COLUMNS * _CLUSTER)) * _CLUSTER
     turns = -(-tiles // MULTIPROCESSORS)
-    if columns < _LEAST_SHARE * turns * MULTIPROCESSORS * COLUMNS:
+    if columns < LEAST_SHARE * turns * MULTIPROCESSORS * COLUMNS:
         return None
     return RowsShape(COLUMNS, -(-tokens // _GROUP_ROWS), tiles)
 
