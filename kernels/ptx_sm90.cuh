@@ -148,7 +148,8 @@ __device__ __forceinline__ void copy_box_once(
 __device__ __forceinline__ void copy_box_to_cluster(
     unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+      "cluster "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
       :
       : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
@@ -192,10 +193,7 @@ __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) 
 // Arrives at a barrier of another block, or of this one, whose address cluster_address has found. Orders
 // nothing that this thread has written: a release to the cluster waits for the whole memory system.
 __device__ __forceinline__ void mbarrier_arrive_in_cluster(unsigned barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"
-               :
-               : "r"(barrier)
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
 __device__ __forceinline__ void load_of_cluster(float (&result)[2], unsigned address) {
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"

@@ -42,7 +42,7 @@ struct WgmmaRows {
   static __device__ __forceinline__ void run(
       const int (&box_rows)[kBoxes],
       const Finish& finish,
-      const TensorMap& x_map,       // of [tokens, in_features], boxes of a block's share of all rows
+      const TensorMap& x_map,  // of [tokens, in_features], boxes of a block's share of all rows
       const TensorMap& weight_map,  // of [.., in_features], boxes of kBoxRows rows
       int tokens,
       int in_features) {

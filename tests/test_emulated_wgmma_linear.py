@@ -11,7 +11,7 @@ from cugraphs.emulation.emulate import bind_launches
 from cugraphs.expected_results import ExpectedResults
 from cugraphs.kernel import Launch
 from cugraphs.kernels import LINEAR, LINEAR_ADD_RMS_NORM, LINEAR_SWIGLU, wgmma_linear, wgmma_rows
-from cugraphs.testing import case_arrays
+from cugraphs.testing import case_arrays, compile_launch
 
 pytestmark = needs_compiler
 KERNELS = (LINEAR, LINEAR_ADD_RMS_NORM, LINEAR_SWIGLU)
@@ -28,7 +28,7 @@ CASES = [
     for kernel in KERNELS
     for case in kernel.cases
     for dtype in HOW
-    if takes_form(kernel, case, dtype) and not case.name.startswith("wide")
+    if takes_form(kernel, case, dtype)
 ]
 
 # Of those that take a form on a GPU that gates fill; here tiles are narrow.
@@ -37,7 +37,6 @@ ROWS_CASES = [
     for case in LINEAR_SWIGLU.cases
     for dtype in HOW
     if len(case_arrays(LINEAR_SWIGLU, case, dtype)[0]) >= wgmma_rows.MIN_ROWS
-    and not case.name.startswith("wide")
 ]
 
 
@@ -69,13 +68,18 @@ def narrow_tiles(monkeypatch):
     monkeypatch.setattr(wgmma_rows, "LEAST_SHARE", 0)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "inter", "groups"), [(65, 14336, 2), (129, 14336, 3), (256, 14336, 4)]
-)
-def test_gates_of_an_8b_are_one_tile_a_multiprocessor(tokens, inter, groups):
-    shape = wgmma_rows.rows_shape(tokens, 4096, 2 * inter, "bfloat16", boxes=2)
+@pytest.mark.parametrize("dtype", HOW)
+@pytest.mark.parametrize(("tokens", "groups"), [(65, 2), (129, 3), (256, 4)])
+def test_gates_of_an_8b_are_one_tile_a_multiprocessor_and_compile_without_spills(
+    tokens, groups, dtype
+):
+    shape = wgmma_rows.rows_shape(tokens, 4096, 28672, dtype, boxes=2)
     assert shape.groups == groups and 0.95 * 132 <= shape.tiles <= 132
     assert shape.stages >= 3
+    axes = {"tokens": tokens, "in_features": 4096, "inter": 14336}
+    (launch,) = LINEAR_SWIGLU.launches(axes, dtype)
+    assert launch.grid == (shape.tiles, 1, 1) and launch.block == shape.threads
+    compile_launch(LINEAR_SWIGLU, launch, "sm_90")
 
 
 @pytest.mark.parametrize(

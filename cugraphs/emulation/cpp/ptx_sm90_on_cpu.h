@@ -188,11 +188,8 @@ struct PtxSm90 {
 
   template <typename Memory>
   EMU_UNCHECKED void copy_box_to(
-      unsigned to,
-      const TensorMap* map,
-      BoxStart start,
-      Mbarrier& barrier,
-      const Memory& memory) const {
+      unsigned to, const TensorMap* map, BoxStart start, Mbarrier& barrier, const Memory& memory)
+      const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
