@@ -1,7 +1,7 @@
 """Decode steps of one batch, timed as the engine runs them and as the GPU replays them.
 
 No prompt is computed: the KV cache is filled with random numbers, and the step after the prompts is
-left out. Everything else is what a request meets: scheduling, the step with greedy sampling, and
+left out. Everything else is what a request meets: scheduling, the step with its sampling, and
 text, of a stand-in vocabulary. The model arrives as an argument.
 """
 
@@ -34,7 +34,7 @@ from cugraphs.tokenizer import Tokenizer
 
 WARM_UP_TOKENS = 8  # of each sequence, before time is taken
 SETTLING_STEPS = 3  # until a step's inputs change no state any more, so that it can be replayed
-_GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 @dataclass(frozen=True)
@@ -205,15 +205,26 @@ def time_decode(
     prompt_tokens: int,
     tokens: int,
     queueing: Queueing = ONE_AHEAD,
+    sampling: SamplingParams = GREEDY,
 ) -> DecodeTimes:
     """Time steps as the engine drives them, then replays of the step's graph, if it has one."""
     step_ms = time_engine(
-        runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens, queueing=queueing
+        runner,
+        batch=batch,
+        prompt_tokens=prompt_tokens,
+        tokens=tokens,
+        queueing=queueing,
+        sampling=sampling,
     )
     if batch not in runner.decode.captured or not isinstance(runner.device, CudaDevice):
         return DecodeTimes(batch, prompt_tokens, tokens, step_ms)
     samples = time_rung(
-        runner, batch, rows=batch, prompt_tokens=prompt_tokens, replays=WARM_UP_TOKENS + tokens
+        runner,
+        batch,
+        rows=batch,
+        prompt_tokens=prompt_tokens,
+        replays=WARM_UP_TOKENS + tokens,
+        sampling=sampling,
     )
     replay = statistics.mean(samples[WARM_UP_TOKENS:])
     launch = launch_us(runner.device, runner.decode.graph(batch))
@@ -228,6 +239,7 @@ def time_engine(
     prompt_tokens: int,
     tokens: int,
     queueing: Queueing = ONE_AHEAD,
+    sampling: SamplingParams = GREEDY,
 ) -> float:
     """Milliseconds of a step, over ``tokens`` tokens of each of ``batch`` sequences.
 
@@ -237,6 +249,7 @@ def time_engine(
         prompt_tokens: of each.
         tokens: to generate for each while time is taken.
         queueing: of the steps; loops need a runner with loops.
+        sampling: of every sequence; it lets none end.
     """
     plan = runner.plan
     engine = Engine(
@@ -252,7 +265,7 @@ def time_engine(
     engine.scheduler.max_num_batched_tokens = batch * prompt_tokens  # all prompts in one step
     random = np.random.default_rng(1)
     requests = [
-        engine.add_request(random.integers(0, plan.vocab_size, prompt_tokens).tolist(), _GREEDY)
+        engine.add_request(random.integers(0, plan.vocab_size, prompt_tokens).tolist(), sampling)
         for _ in range(batch)
     ]
 
@@ -276,14 +289,20 @@ def time_engine(
 
 
 def time_rung(
-    runner: RandomCacheRunner, rung: int, *, rows: int, prompt_tokens: int, replays: int
+    runner: RandomCacheRunner,
+    rung: int,
+    *,
+    rows: int,
+    prompt_tokens: int,
+    replays: int,
+    sampling: SamplingParams = GREEDY,
 ) -> list[float]:
     """Milliseconds of each replay of a rung on the GPU with ``rows`` live rows.
 
     A step leaves the state as the next one needs it, so each replay is one token further.
     """
     assert isinstance(runner.device, CudaDevice), "replays are a GPU's"
-    chunks = settle(runner, rows, prompt_tokens)
+    chunks = settle(runner, rows, prompt_tokens, sampling)
     inputs = runner.decode.inputs(rung)
     inputs["changes"][:, 0] = -1
     fill_launch(inputs, runner.ring.begin())
@@ -293,7 +312,9 @@ def time_rung(
     return replay_ms(runner.device, runner.decode.graph(rung), replays)
 
 
-def settle(runner: RandomCacheRunner, rows: int, prompt_tokens: int) -> list[Chunk]:
+def settle(
+    runner: RandomCacheRunner, rows: int, prompt_tokens: int, sampling: SamplingParams = GREEDY
+) -> list[Chunk]:
     """Put ``rows`` sequences behind their prompts and run steps until the host changes nothing."""
     cache = runner.plan.cache
     per_sequence = min((runner.num_kv_blocks - 1) // rows, cache.max_blocks)
@@ -301,7 +322,7 @@ def settle(runner: RandomCacheRunner, rows: int, prompt_tokens: int) -> list[Chu
     for slot in range(rows):
         runner.write_slot(
             slot,
-            _GREEDY,
+            sampling,
             seed=slot,
             sample_index=0,
             stop_token_ids=(),

@@ -14,6 +14,11 @@ from cugraphs.kernel import ArrayType, Axes, Dim, Kernel
 from cugraphs.kernels import (
     ADD,
     ADD_RMS_NORM,
+    APPLY_CHANGES,
+    ATTENTION_PARTS,
+    BEGIN_ROWS,
+    DECODE_ROWS,
+    EMBEDDING,
     LINEAR,
     LINEAR_ADD,
     LINEAR_ADD_RMS_NORM,
@@ -23,13 +28,16 @@ from cugraphs.kernels import (
     NORM_LINEAR,
     NORM_ROPE_APPEND,
     NORM_SWIGLU,
+    PAGED_DECODE_ATTENTION,
     RMS_NORM,
     ROPE_APPEND,
+    ROPE_APPEND_ATTENTION,
     SILU_AND_MUL,
 )
 from cugraphs.kernels.held_rows import HeldShape
 from cugraphs.kernels.linear_residual import MIN_ROWS
 from cugraphs.kernels.product_forms import own_form
+from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
@@ -185,14 +193,61 @@ _FEW_ROWS = (
     ),
 )
 
+
+def _of_same_operands(
+    run: tuple[Kernel, ...], fused: Kernel, renamed: Mapping[tuple[int, str], str]
+) -> Rule:
+    """A rule for a kernel of the same operands: those of one name are one buffer.
+
+    Args:
+        run: the kernels.
+        fused: takes what they take.
+        renamed: what it calls operands of the run that have another name in it.
+    """
+    first: dict[str, tuple[int, str]] = {}
+    links = []
+    for index, kernel in enumerate(run):
+        for operand in kernel.operands:
+            key = (index, operand.name)
+            name = renamed.get(key, operand.name)
+            if first.setdefault(name, key) != key:
+                links.append((first[name], key))
+    operands = tuple([first[operand.name] for operand in fused.operands])
+    return Rule(run, fused, operands, tuple(links))
+
+
 RULES = (
     *_FEW_ROWS,
+    _of_same_operands(
+        (APPLY_CHANGES, DECODE_ROWS, EMBEDDING, ATTENTION_PARTS),
+        BEGIN_ROWS,
+        {(3, "row_ids"): "live_row_ids"},
+    ),
     *_of_linear(
         (LINEAR, ADD),
         LINEAR_RESIDUAL,
         ((1, "out"), (1, "a"), (0, "x"), (0, "weight")),
         (((0, "out"), (1, "b")),),
         min_rows=MIN_ROWS,
+    ),
+    # Where no product has taken in the rotation.
+    Rule(
+        run=(ROPE_APPEND, PAGED_DECODE_ATTENTION),
+        fused=ROPE_APPEND_ATTENTION,
+        operands=(
+            *((1, "out"), (0, "k_cache"), (0, "v_cache"), (1, "arrivals")),
+            *((0, "qkv"), (0, "positions"), (0, "slot_mapping")),
+            *((1, "block_tables"), (1, "row_ids"), (1, "seq_lens"), (1, "parts"), (0, "cos_sin")),
+        ),
+        links=(
+            ((0, "q"), (1, "q")),
+            ((0, "k_cache"), (1, "k_cache")),
+            ((0, "v_cache"), (1, "v_cache")),
+        ),
+        requires={"batch_invariant": False},
+        dtypes=ROPE_APPEND_ATTENTION.cuda_dtypes,
+        min_rows=WORTH_ROWS[0],
+        max_rows=WORTH_ROWS[1],
     ),
     Rule(
         run=(ADD, RMS_NORM),

@@ -56,7 +56,8 @@ class Operand:
             before it waits for the launch before.
         settled: a programmatic launch may read it before it waits, but for what the launch directly
             before may have appended to it. So its launch is plain after one that does not settle
-            what is before it, or that writes it in another way.
+            what is before it, or that writes it in another way. Where the launch itself updates
+            it, that comes after the wait.
         appends: what is updated is one place for each row: its newest token.
     """
 
@@ -166,10 +167,10 @@ class Kernel:
                     f"{self.name}: {operand.name} is constant and {operand.access.value}, expected "
                     "constant operands to be READ"
                 )
-            if operand.settled and operand.access is not Access.READ:
+            if operand.settled and operand.access is Access.WRITE:
                 raise ValueError(
                     f"{self.name}: {operand.name} is settled and {operand.access.value}, expected "
-                    "settled operands to be READ"
+                    "settled operands to be READ or UPDATE"
                 )
             if operand.appends and operand.access is not Access.UPDATE:
                 raise ValueError(

@@ -15,7 +15,7 @@ from cugraphs.buffer_assignment import ALIGNMENT_BYTES
 from cugraphs.card_kernels import COPY_BANDWIDTH, EMPTY, MATRIX_PRODUCT, READ_BANDWIDTH
 from cugraphs.kernel import DTYPES, Array, ArrayType, Case, Cost, Kernel, MatrixProduct
 from cugraphs.launch import Prepared, prepare
-from cugraphs.launch_timing import LaunchTimer
+from cugraphs.launch_timing import LaunchTimer, Run
 
 MATRIX_SIZE = 8192
 SMALL_BYTES = 32 << 20  # below, launches weigh more than memory: times are told beside an empty one
@@ -55,6 +55,8 @@ class Speed:
         seconds: of one call.
         cost: bytes and flops of one call.
         launches: of one call.
+        early_seconds: of one call where its first launch begins before the call before it has
+            ended, as a step launches it; None where it does not.
     """
 
     kernel: str
@@ -63,6 +65,7 @@ class Speed:
     seconds: float
     cost: Cost
     launches: int
+    early_seconds: float | None = None
 
     @property
     def bytes_per_s(self) -> float:
@@ -84,6 +87,12 @@ class Speed:
         read = self.bytes_per_s / ceilings.read_bytes_per_s
         matrix = self.flops_per_s / ceilings.flops_per_s
         return (matrix, "matrix") if matrix > read else (read, "read")
+
+    def early_share(self, ceilings: Ceilings) -> float | None:
+        """The same share by ``early_seconds``; None where there are none."""
+        if self.early_seconds is None:
+            return None
+        return self.share(ceilings)[0] * self.seconds / self.early_seconds
 
 
 @dataclass(frozen=True)
@@ -199,7 +208,21 @@ def time_case(
         memory.append(copy)
         runs.append(prepared(copy))
     seconds = timer.seconds(runs, chain_runs)
-    return Speed(kernel.name, case.name, dtype, seconds, cost, len(runs[0]))
+    early_seconds = None
+    if _begins_early(kernel, runs[0]):
+        early_seconds = timer.seconds(runs, chain_runs, early=True)
+    return Speed(kernel.name, case.name, dtype, seconds, cost, len(runs[0]), early_seconds)
+
+
+def _begins_early(kernel: Kernel, run: Run) -> bool:
+    """Whether a step would let a call begin before the same call on other memory has ended.
+
+    As ``CudaDevice.bind`` decides it: both launches are ours, the later one is declared so, and
+    what it reads early is settled by the one before. No call writes what another one reads.
+    """
+    reads_settled = any(operand.settled for operand in kernel.operands)
+    first, last = run[0], run[-1]
+    return first.begins_early and last.is_ours and (last.settles or not reads_settled)
 
 
 class _Layout:
@@ -274,14 +297,17 @@ def speeds_as_json(
             record["not_timed"] = timing.why
         else:
             share, ceiling = timing.share(ceilings)
+            early = timing.early_seconds
             record |= {
                 "us": timing.seconds * 1e6,
+                "early_us": early if early is None else early * 1e6,
                 "launches": timing.launches,
                 "bytes": timing.cost.bytes_accessed,
                 "bytes_per_s": timing.bytes_per_s,
                 "flops": timing.cost.flops,
                 "flops_per_s": timing.flops_per_s,
                 "share": share,
+                "early_share": timing.early_share(ceilings),
                 "ceiling": ceiling,
             }
         records.append(record)

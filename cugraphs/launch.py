@@ -107,7 +107,10 @@ def _begins_early(driver: Any) -> Any:  # noqa: ANN401
 
 
 class PreparedLaunch:
-    """One launch of our own kernel with its arguments packed."""
+    """One launch of our own kernel with its arguments packed.
+
+    ``begins_early``: after one of ours it may begin before that one ends.
+    """
 
     is_ours = True
 
@@ -120,6 +123,7 @@ class PreparedLaunch:
         """
         self.label = form.label
         self.settles = form.settles
+        self.begins_early = form.config_after_ours is not form.config
         self._form = form
         values = [*pointers, *form.scalars]
         # Arguments begin at these words; a tensor map takes several.
@@ -156,6 +160,7 @@ class PreparedProduct:
 
     is_ours = False
     settles = False
+    begins_early = False
 
     def __init__(
         self,

@@ -59,20 +59,23 @@ class LaunchTimer:
         """Copies of a run's operands that keep them out of the L2 cache until their next turn."""
         return min(chain_runs, _CACHES_BETWEEN * self._l2_bytes // max(touched_bytes, 1) + 2)
 
-    def seconds(self, runs: Sequence[Run], chain_runs: int) -> float:
+    def seconds(self, runs: Sequence[Run], chain_runs: int, *, early: bool = False) -> float:
         """The time of one run: the median of replays of a chain that goes through ``runs`` in turn.
 
         Args:
             runs: the same work on different memory; each has been prepared, none need have run.
             chain_runs: in one replay.
+            early: a run's first launch may begin before the run before it ends, where it is
+                declared so and follows one of ours, as in a step; otherwise it begins after that.
 
         Raises:
             CaptureError: a launch fails or cannot be captured.
         """
 
         def chain() -> None:
+            after_ours = False
             for index in range(chain_runs):
-                queue(runs[index % len(runs)])
+                after_ours = queue(runs[index % len(runs)], early and after_ours)
 
         graph = self.device.capture(chain)
         samples = []

@@ -8,6 +8,7 @@ from .add_rms_norm import ADD_RMS_NORM
 from .advance import ADVANCE
 from .apply_changes import APPLY_CHANGES
 from .attention_parts import ATTENTION_PARTS
+from .begin_rows import BEGIN_ROWS
 from .copy_blocks import COPY_BLOCKS
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
@@ -27,6 +28,7 @@ from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .paged_prefill_attention import PAGED_PREFILL_ATTENTION
 from .rms_norm import RMS_NORM
 from .rope_append import ROPE_APPEND
+from .rope_append_attention import ROPE_APPEND_ATTENTION
 from .sample import SAMPLE
 from .silu_and_mul import SILU_AND_MUL
 
@@ -35,6 +37,7 @@ ALL = (
     COPY_BLOCKS,
     DECODE_ROWS,
     MIXED_ROWS,
+    BEGIN_ROWS,
     EMBEDDING,
     ADD,
     RMS_NORM,
@@ -51,6 +54,7 @@ ALL = (
     ROPE_APPEND,
     ATTENTION_PARTS,
     PAGED_DECODE_ATTENTION,
+    ROPE_APPEND_ATTENTION,
     PAGED_PREFILL_ATTENTION,
     SILU_AND_MUL,
     SAMPLE,
@@ -66,6 +70,7 @@ __all__ = [
     "ALL",
     "APPLY_CHANGES",
     "ATTENTION_PARTS",
+    "BEGIN_ROWS",
     "COPY_BLOCKS",
     "DECODE_ROWS",
     "EMBEDDING",
@@ -85,6 +90,7 @@ __all__ = [
     "PAGED_PREFILL_ATTENTION",
     "RMS_NORM",
     "ROPE_APPEND",
+    "ROPE_APPEND_ATTENTION",
     "SAMPLE",
     "SILU_AND_MUL",
 ]

@@ -39,14 +39,16 @@ __global__ void __launch_bounds__(128) advance(
   }
   if (slot < 0) return;
   const int position = sample_positions[row];
+  const int earliest = min_position[slot],
+            last = end_position[slot];  // with the stop ids, not after
   bool ends = false;
   for (int i = lane; i < stops; i += 32) {
     const int stop_id = stop_ids[static_cast<long long>(slot) * stops + i];
-    ends |= stop_id == token && position >= min_position[slot];
+    ends |= stop_id == token && position >= earliest;
   }
   ends = __any_sync(0xffffffffu, ends) || token < 0;
   if (lane != 0) return;
-  ends |= end_position[slot] > 0 && position + 1 >= end_position[slot];
+  ends |= last > 0 && position + 1 >= last;
   last_token[slot] = max(token, 0);
   num_computed[slot] = position;
   if (ends) done[slot] = 1;

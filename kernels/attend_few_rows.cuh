@@ -1,12 +1,13 @@
 // Decode attention of few rows, by a block for each part of a row and KV head, on sm_90a: fp16 and bf16,
-// head_dim a multiple of 32, cache blocks of 16 tokens or a multiple, at most 8 query heads to a KV head.
+// head_dim a multiple of 32, cache blocks of 16 tokens times a power of two, at most 8 query heads to a KV
+// head.
 //
 // With few rows a launch is a chain of latencies: length, block table, K, V, the fold. So nothing is
-// planned: each of a row's blocks takes an equal run of pieces of 16 tokens, by its number alone, and
-// each of its warps every kWarps-th piece of that. What the launch before does not write is read before
-// the wait for it: lengths, tables, and K and V but for the piece with the row's newest token. As in
-// `Pieces`, a piece of K or V of a head is one copy, and lies in shared memory as in the cache; there
-// the order of its columns in fragments is told. The last of a row's blocks folds what they have found.
+// planned or divided: a row's pieces of 16 tokens are dealt out to its blocks in turn, and within a block
+// to the warps. What the launch before does not write is read before the wait for it: lengths, tables,
+// and K and V but for the piece with the row's newest token. As in `Pieces`, a piece of K or V of a head
+// is one copy, and lies in shared memory as in the cache; there the order of its columns in fragments is
+// told. A warp folds what the block has found for a head, and in the last block what all of them have.
 #pragma once
 #include "attend_tiles.cuh"
 #include "online_softmax.cuh"
@@ -140,45 +141,65 @@ struct PieceSums {
     }
   }
 
-  // Calls store(head, column, sum) for what this lane has.
-  template <typename Store>
-  __device__ __forceinline__ void for_each_sum(const Store& store) const {
+  // Stores the sums, highest scores and totals of the heads, each head's `stride` floats after another's.
+  __device__ __forceinline__ void store(float* result, int heads, int stride) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int i = 0; i < 2; ++i) {
+      const int head = lane % 4 * 2 + i;
+      if (head >= heads) continue;
+      float* to = result + head * stride + lane / 4 * kColumns;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        store(lane % 4 * 2 + i % 2, lane / 4 * kColumns + step * 2 + i / 2, sums[step][i]);
+      for (int step = 0; step < kSteps; step += 2) {
+        *reinterpret_cast<float4*>(to + step * 2) =
+            make_float4(sums[step][i], sums[step][i + 2], sums[step + 1][i], sums[step + 1][i + 2]);
       }
+    }
+    const float all = lanes_sum<4>(total);
+    if (lane % 4 == 0) {
+      *reinterpret_cast<float2*>(result + lane / 4 * stride + kHeadDim) = make_float2(highest, all);
     }
   }
 };
 
-template <typename T, int kHeadDim, int kWarps, int kAhead, bool kClusters>
+template <typename T, int kHeadDim, int kWarps, int kAhead, int kCluster>
 struct FewRows {
   using Sums = PieceSums<T, kHeadDim>;
   static constexpr int kThreads = 32 * kWarps;
+  static constexpr bool kClusters = kCluster > 1;
   static constexpr int kHeads = 8;  // at most so many
   static constexpr int kTokens = Sums::kTokens, kPiece = Sums::kElements;
   static constexpr int kRing = 2 * kAhead * kPiece;     // of a warp
   static constexpr int kBarriers = kWarps * kRing * 2;  // where they are in shared memory
   static constexpr int kStride = kHeadDim + 4;          // of results of heads
-  static constexpr int kBatch = 8;  // parts that are loaded before they are folded
+  static constexpr int kBatch = 16;  // parts that are loaded before they are folded
   static_assert(kHeads * kStride * 4 <= kRing * 2, "a warp's result takes the place of its ring");
+  static_assert(kHeadDim <= 128, "four columns of a head are a lane's");
 
   // Four columns of a head's result. In memory a result is [heads][kStride] floats: the sums of a head's
   // columns, its highest score, its total.
   struct Four {
     float highest = kLowest, total = 0.0f, sums[4] = {};
   };
-  static __device__ __forceinline__ void fold_next(Four& all, const Four& next) {
-    const float best = fmaxf(all.highest, next.highest);
-    const float keep = exp2_for<T>(all.highest - best), scale = exp2_for<T>(next.highest - best);
-    all.highest = best;
-    all.total = fmaf(next.total, scale, __fmul_rn(all.total, keep));
+  // Adds the first `count` of what is found, one or more.
+  template <int kCount>
+  static __device__ __forceinline__ void fold(Four& all, const Four (&found)[kCount], int count) {
+    float best = all.highest;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      all.sums[i] = fmaf(next.sums[i], scale, __fmul_rn(all.sums[i], keep));
+    for (int k = 0; k < kCount; ++k) {
+      if (k < count) best = fmaxf(best, found[k].highest);
+    }
+    const float keep = exp2_for<T>(all.highest - best);
+    all.highest = best;
+    all.total *= keep;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) all.sums[i] *= keep;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const float scale = k < count ? exp2_for<T>(found[k].highest - best) : 0.0f;
+      all.total = fmaf(found[k].total, scale, all.total);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) all.sums[i] = fmaf(found[k].sums[i], scale, all.sums[i]);
     }
   }
   static __device__ __forceinline__ Four four(const float4& sums, const float2& rest) {
@@ -204,11 +225,12 @@ struct FewRows {
       int* arrivals,
       int kv_heads,
       int group,
-      int block_size,
+      int block_shift,  // a block of the cache is 2^block_shift pieces
       int max_blocks,
       float scale_log2) {
     extern __shared__ __align__(128) unsigned char smem[];
-    const int rank = blockIdx.x, ranks = gridDim.x, kv_head = blockIdx.y, row = blockIdx.z;
+    const int rank = blockIdx.x, ranks = kClusters ? kCluster : gridDim.x;
+    const int kv_head = blockIdx.y, row = blockIdx.z;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int length = load_early(seq_lens + row), row_id = load_early(row_ids + row);
     T* const ring = reinterpret_cast<T*>(smem) + warp * kRing;
@@ -217,23 +239,20 @@ struct FewRows {
     mbarrier_init_done();
     __syncwarp();
 
-    const int pieces = (length + kTokens - 1) / kTokens,
-              share = max(1, (pieces + ranks - 1) / ranks);
-    const int used = (pieces + share - 1) / share;  // blocks of the row that have pieces
-    const int first = min(rank * share, pieces), end = min(first + share, pieces);
-    const int own_pieces = max(0, (end - first - warp + kWarps - 1) / kWarps);  // of this warp
-    const auto piece_of = [&](int n) { return first + n * kWarps + warp; };
+    const int pieces = (length + kTokens - 1) / kTokens, used = min(pieces, ranks);
+    const int stride = kWarps * ranks, first = warp * ranks + rank;  // of this warp's pieces
     const int* block_table = block_tables + static_cast<long long>(row_id) * max_blocks;
     const auto block_of = [&](int n) {
-      return n < own_pieces ? load_early(block_table + piece_of(n) * kTokens / block_size) : 0;
+      const int piece = first + n * stride;
+      return piece < pieces ? load_early(block_table + (piece >> block_shift)) : 0;
     };
     const auto place_of = [&](int n, int which) { return n % kAhead * 2 + which; };
     const auto barrier_of = [&](int n, int which) { return barriers + place_of(n, which) * 8; };
     const auto tile_of = [&](int n, int which) { return ring + place_of(n, which) * kPiece; };
     const auto copy = [&](int n, int which, int block) {  // by one lane
       const long long head = static_cast<long long>(block) * kv_heads + kv_head;
-      const T* from = (which ? v_cache : k_cache) +
-                      (head * block_size + piece_of(n) * kTokens % block_size) * kHeadDim;
+      const int place = first + n * stride & (1 << block_shift) - 1;
+      const T* from = (which ? v_cache : k_cache) + ((head << block_shift) + place) * kPiece;
       mbarrier_arrive_expecting(barrier_of(n, which), kPiece * 2);
       copy_bytes(shared_address(tile_of(n, which)), from, kPiece * 2, barrier_of(n, which));
     };
@@ -241,15 +260,14 @@ struct FewRows {
     // Lane l knows the blocks of the warp's pieces l, l + 32 and so on, and begins the copies of the
     // first ones; that of the row's last piece, in which the newest token is, after the wait.
     int blocks = block_of(lane), later_blocks = 0;
-    const bool begins = lane < kAhead && lane < own_pieces;
-    const bool settled = piece_of(lane) < pieces - 1;
+    const int own = first + lane * stride;
+    const bool begins = lane < kAhead && own < pieces, settled = own < pieces - 1;
     const auto begin_copies = [&] {
       copy(lane, 0, blocks);
       copy(lane, 1, blocks);
     };
     if (begins && settled) begin_copies();
     wait_for_previous_kernel();
-    let_next_kernel_start();
     if (begins && !settled) begin_copies();
 
     const long long at = (static_cast<long long>(row) * kv_heads + kv_head) * group * kHeadDim;
@@ -260,16 +278,16 @@ struct FewRows {
     }
     if (rank >= used && (!kClusters || used <= 1)) return;
 
-    if (own_pieces > 0) {
+    if (first < pieces) {
       Sums sums;
       sums.load_queries(q + at, group);
-      for (int n = 0; n < own_pieces; ++n) {
+      for (int n = 0, piece = first; piece < pieces; ++n, piece += stride) {
         if (n % 32 == 0) later_blocks = block_of(n + 32 + lane);
         const int next = n % 32 + kAhead;
         const int block = __shfl_sync(0xffffffffu, next < 32 ? blocks : later_blocks, next % 32);
         if (n % 32 == 31) blocks = later_blocks;
-        const bool copies = lane == 0 && n + kAhead < own_pieces;
-        const int tokens = length - piece_of(n) * kTokens;
+        const bool copies = lane == 0 && piece + kAhead * stride < pieces;
+        const int tokens = length - piece * kTokens;
         mbarrier_wait(barrier_of(n, 0), n / kAhead % 2);
         sums.weigh(tile_of(n, 0), tokens, scale_log2);
         __syncwarp();
@@ -279,56 +297,48 @@ struct FewRows {
         __syncwarp();
         if (copies) copy(n + kAhead, 1, block);
       }
-      float* result = reinterpret_cast<float*>(ring);
-      sums.for_each_sum([&](int head, int column, float sum) {
-        if (head < group) result[head * kStride + column] = sum;
-      });
-      const float total = lanes_sum<4>(sums.total);
-      if (lane % 4 == 0) {
-        result[lane / 4 * kStride + kHeadDim] = sums.highest;
-        result[lane / 4 * kStride + kHeadDim + 1] = total;
-      }
+      sums.store(reinterpret_cast<float*>(ring), group, kStride);
     }
+    let_next_kernel_start();
 
     const auto store = [&](int head, int column, const Four& all) {
+      const float inverse = 1.0f / all.total;
       Pack<T, 4> rounded;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) rounded.v[i] = from_float<T>(all.sums[i] / all.total);
+      for (int i = 0; i < 4; ++i) rounded.v[i] = from_float<T>(all.sums[i] * inverse);
       *reinterpret_cast<Pack<T, 4>*>(out + at + head * kHeadDim + column) = rounded;
     };
     if constexpr (kClusters) {
-      const int of_last = pieces - (used - 1) * share, warps = min(kWarps, share);
-      const int parts = (used - 1) * warps + min(kWarps, of_last);
+      const int parts = min(pieces, stride);
       if (used > 1) {
         cluster_arrive();
         cluster_wait();
-        fold_cluster(group, parts, warps, rank * kWarps + warp, ranks * kWarps, store);
+        fold_cluster(group, parts, rank * kWarps + warp, stride, store);
         cluster_arrive();
         cluster_wait();  // nobody leaves while others read its shared memory
       } else {
         __syncthreads();
-        fold_cluster(group, parts, warps, warp, kWarps, store);
+        fold_cluster(group, parts, warp, kWarps, store);
       }
     } else {
       __syncthreads();
       const long long place = (static_cast<long long>(row) * kv_heads + kv_head) * ranks;
       float* const results = workspace + place * group * kStride;
-      fold_block(
-          group, min(kWarps, end - first), used > 1 ? results + rank * group * kStride : nullptr,
-          store);
-      int* count = arrivals + row * kv_heads + kv_head;
-      if (used > 1 && is_last(count, used)) {
-        if (threadIdx.x == 0) *count = 0;  // as it was
-        fold_parts_of_row(group, used, results, store);
+      int warps = 0;  // that have found something
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) warps += w * ranks + rank < pieces;
+      int* const counts = arrivals + (static_cast<long long>(row) * kv_heads + kv_head) * group;
+      for (int head = warp; head < group; head += kWarps) {
+        fold_head(head, group, warps, rank, used, results, counts + head, store);
       }
     }
   }
 
-  // Folds what the warps of a cluster have found, in their order: of `parts` warps, so many of each block.
-  // Four lanes take 16 columns, eight such teams every eighth part; warps take turns.
+  // Folds what `parts` warps of a cluster have found, the first ones of all blocks, then the second ones
+  // and so on. Four lanes take 16 columns, eight such teams every eighth part; warps take turns.
   template <typename Store>
   static __device__ __forceinline__ void fold_cluster(
-      int group, int parts, int warps, int first, int stride, const Store& store) {
+      int group, int parts, int first, int stride, const Store& store) {
     constexpr int kLaneTeams = 8, kPartsAhead = 4;
     extern __shared__ __align__(128) unsigned char smem[];
     const unsigned own = shared_address(smem);
@@ -341,114 +351,88 @@ struct FewRows {
 #pragma unroll
         for (int k = 0; k < kPartsAhead; ++k) {
           const int from = min(part + kLaneTeams * k, parts - 1);
-          const unsigned of_head = cluster_address(own, from / warps) +
-                                   (from % warps * (kRing / 2) + head * kStride) * 4;
+          const unsigned of_head = cluster_address(own, from % kCluster) +
+                                   (from / kCluster * (kRing / 2) + head * kStride) * 4;
           float rest[2];
           load_of_cluster(next[k].sums, of_head + column * 4);
           load_of_cluster(rest, of_head + kHeadDim * 4);
           next[k].highest = rest[0];
           next[k].total = rest[1];
         }
-#pragma unroll
-        for (int k = 0; k < kPartsAhead; ++k) {
-          if (part + kLaneTeams * k < parts) fold_next(all, next[k]);
-        }
+        fold(all, next, (parts - part + kLaneTeams - 1) / kLaneTeams);
       }
 #pragma unroll
       for (int bit = 4; bit < 32; bit *= 2) {
-        Four other;
-        other.highest = __shfl_xor_sync(0xffffffffu, all.highest, bit);
-        other.total = __shfl_xor_sync(0xffffffffu, all.total, bit);
+        Four other[1];
+        other[0].highest = __shfl_xor_sync(0xffffffffu, all.highest, bit);
+        other[0].total = __shfl_xor_sync(0xffffffffu, all.total, bit);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) other.sums[i] = __shfl_xor_sync(0xffffffffu, all.sums[i], bit);
-        fold_next(all, other);
+        for (int i = 0; i < 4; ++i) {
+          other[0].sums[i] = __shfl_xor_sync(0xffffffffu, all.sums[i], bit);
+        }
+        fold(all, other, 1);
       }
       if (lane < 4) store(head, column, all);
     }
   }
 
-  // Folds what the block's first `parts` warps have found, into `result`; where that is null, into what is
-  // stored.
+  // Folds what the block's first `warps` warps have found for a head, by one warp. If others have parts of
+  // the row too, the last of `used` blocks folds their results, in their order. The count is 0 before.
   template <typename Store>
-  static __device__ __forceinline__ void fold_block(
-      int group, int parts, float* result, const Store& store) {
+  static __device__ __forceinline__ void fold_head(
+      int head,
+      int group,
+      int warps,
+      int rank,
+      int used,
+      float* results,  // [used, group, kStride]
+      int* count,
+      const Store& store) {
     extern __shared__ __align__(128) unsigned char smem[];
-    for (int i = threadIdx.x; i < group * kHeadDim / 4; i += kThreads) {
-      const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
-      const float* of_head = reinterpret_cast<const float*>(smem) + head * kStride;
-      Four all;
-      for (int w = 0; w < parts; ++w, of_head += kRing / 2) {
-        fold_next(
-            all, four(
-                     *reinterpret_cast<const float4*>(of_head + column),
-                     *reinterpret_cast<const float2*>(of_head + kHeadDim)));
+    const int lane = threadIdx.x % 32, column = lane * 4;
+    const bool has_columns = column < kHeadDim;
+    if (has_columns) {
+      Four all, found[kWarps];
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float* of_head =
+            reinterpret_cast<const float*>(smem) + min(w, warps - 1) * (kRing / 2) + head * kStride;
+        found[w] = four(
+            *reinterpret_cast<const float4*>(of_head + column),
+            *reinterpret_cast<const float2*>(of_head + kHeadDim));
       }
-      if (result == nullptr) {
+      fold(all, found, warps);
+      if (used == 1) {
         store(head, column, all);
-        continue;
-      }
-      float* to = result + head * kStride;
-      *reinterpret_cast<float4*>(to + column) =
-          make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
-      if (column == 0) {
-        *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(all.highest, all.total);
-      }
-    }
-  }
-
-  // Folds the results of a row's blocks, in their order. Threads are teams of one for each four columns,
-  // which take the parts in turn.
-  template <typename Store>
-  static __device__ __forceinline__ void fold_parts_of_row(
-      int group, int parts, const float* results, const Store& store) {
-    extern __shared__ __align__(128) unsigned char smem[];
-    const int fours = group * kHeadDim / 4, teams = max(1, kThreads / fours);
-    const int team = teams > 1 ? threadIdx.x / fours : 0;
-    for (int i = threadIdx.x - team * fours; i < fours; i += kThreads) {
-      const int head = i * 4 / kHeadDim, column = i * 4 % kHeadDim;
-      Four all;
-      for (int begin = team; begin < parts; begin += kBatch * teams) {
-        float4 sums[kBatch];
-        float2 rest[kBatch];
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-          const int part = min(begin + k * teams, parts - 1);
-          const float* of_head = results + (part * group + head) * kStride;
-          sums[k] = load_from_others(reinterpret_cast<const float4*>(of_head + column));
-          rest[k] = load_from_others(reinterpret_cast<const float2*>(of_head + kHeadDim));
-        }
-#pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
-          if (begin + k * teams < parts) fold_next(all, four(sums[k], rest[k]));
+      } else {
+        float* to = results + (rank * group + head) * kStride;
+        *reinterpret_cast<float4*>(to + column) =
+            make_float4(all.sums[0], all.sums[1], all.sums[2], all.sums[3]);
+        if (lane == 0) {
+          *reinterpret_cast<float2*>(to + kHeadDim) = make_float2(all.highest, all.total);
         }
       }
-      if (teams == 1) {
-        store(head, column, all);
-      } else if (team < teams) {
-        reinterpret_cast<Four*>(smem)[threadIdx.x] = all;
+    }
+    if (used == 1) return;
+    __syncwarp();
+    int arrived = 0;
+    if (lane == 0) arrived = add_and_meet(count, 1);
+    if (__shfl_sync(0xffffffffu, arrived, 0) != used - 1) return;
+    __syncwarp();
+    if (lane == 0) *count = 0;  // as it was
+    if (!has_columns) return;
+    Four all;
+    for (int begin = 0; begin < used; begin += kBatch) {
+      Four found[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const float* of_head = results + (min(begin + k, used - 1) * group + head) * kStride;
+        found[k] = four(
+            load_from_others(reinterpret_cast<const float4*>(of_head + column)),
+            load_from_others(reinterpret_cast<const float2*>(of_head + kHeadDim)));
       }
+      fold(all, found, used - begin);
     }
-    if (teams == 1) return;
-    __syncthreads();
-    if (threadIdx.x < fours) {
-      const Four* of_teams = reinterpret_cast<const Four*>(smem) + threadIdx.x;
-      Four all = of_teams[0];
-      for (int t = 1; t < teams; ++t) fold_next(all, of_teams[t * fours]);
-      store(threadIdx.x * 4 / kHeadDim, threadIdx.x * 4 % kHeadDim, all);
-    }
-  }
-
-  // Whether this block is the last of `blocks` that come here; then it sees all their results. The count is
-  // 0 before.
-  static __device__ __forceinline__ bool is_last(int* count, int blocks) {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      last = atomicAdd(count, 1) == blocks - 1;
-      __threadfence();
-    }
-    __syncthreads();
-    return last;
+    store(head, column, all);
   }
 };

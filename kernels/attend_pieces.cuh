@@ -26,7 +26,10 @@ struct alignas(4 * kCount) Words {
 // V.T's fragment has columns as rows: lane l has a run of columns, the same for all lanes with its l/4,
 // of the tokens 2*(l%4), the next, and 8 later. Odd lanes load the second half of these columns first, so
 // that two of such four lanes wait for each other and not all.
-template <typename T, int kHeadDim_, int kWarps_, int kPlaces, int kBlocks_>
+//
+// kAppends: the launch itself appends the last token, which may be the one before `end`, and begins its
+// first copies before it waits for the launch before.
+template <typename T, int kHeadDim_, int kWarps_, int kPlaces, int kBlocks_, bool kAppends = false>
 struct Pieces {
   using Element = T;
   static constexpr int kHeadDim = kHeadDim_;
@@ -47,6 +50,24 @@ struct Pieces {
   static_assert(kHeadDim == 64 || kHeadDim == 128, "two loads of V's columns for each lane");
   static_assert(kHeads * kSumsStride * 4 <= kRing * 2, "a warp's sums take the place of its ring");
 
+  using Vector = Words<4>;  // of 8 elements
+  // Of the head lane / 4: its vectors lane % 4, 4 + lane % 4 and so on.
+  using Queries = Vector[kKeyLoads];
+
+  const T* k_cache;        // [num_blocks, kv_heads, block_size, head_dim]
+  const T* v_cache;        // [num_blocks, kv_heads, block_size, head_dim]
+  const int* block_table;  // [max_blocks]
+  int begin, end;          // tokens; begin is a multiple of 16
+  int kv_head, kv_heads, block_size;
+  const T* newest;  // K and V of token end - 1 in shared memory; null: they are in the cache
+
+  // Of this lane and its warp, from begin_copies on.
+  int warp, lane;
+  T* ring;
+  unsigned barriers;
+  int tiles;
+  int blocks, later_blocks;  // of a tile a lane
+
   // As Tiles::attend, but called once. Of the piece that holds token end - 1, later tokens are read but
   // do not count.
   template <typename Result>
@@ -62,41 +83,80 @@ struct Pieces {
       int kv_head,
       int kv_heads,
       int block_size,
-      float scale_log2) {                                   // scale * log2(e)
-    extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    T* ring = reinterpret_cast<T*>(smem) + warp * kRing;
-    const unsigned barriers = shared_address(smem + kWarps * kRing * 2) + warp * kPlaces * 8;
-    const int all_tiles = (end - begin + kTileTokens - 1) / kTileTokens;
-    const int tiles = (all_tiles - warp + kWarps - 1) / kWarps;  // of this warp
+      float scale_log2) {  // scale * log2(e)
+    Pieces pieces = {k_cache, v_cache,  block_table, begin,  end,
+                     kv_head, kv_heads, block_size,  nullptr};
+    pieces.begin_copies();
+    Queries queries;
+    const int head = threadIdx.x % 32 / 4;
+    load_head(queries, q + head * kHeadDim, head < heads);
+    pieces.attend_from(result, queries, heads, scale_log2);
+  }
 
-    // K and V of tile n are numbers 2*n and 2*n + 1 of what passes through the ring.
-    const auto token_of = [&](int n) { return begin + (n * kWarps + warp) * kTileTokens; };
-    const auto tile_at = [&](int number) { return ring + number % kPlaces * kTile; };
-    const auto barrier_of = [&](int number) { return barriers + number % kPlaces * 8; };
-    const auto wait_for = [&](int number) {
-      mbarrier_wait(barrier_of(number), number / kPlaces % 2);
-    };
-    const auto block_of = [&](int n) {
-      return n < tiles ? block_table[token_of(n) / block_size] : 0;
-    };
-    int blocks = block_of(lane), later_blocks = block_of(lane + 32);  // of a tile a lane
-    // Called for all numbers in order.
-    const auto copy = [&](int number) {
-      const int n = number / 2;
-      if (n >= tiles) return;
-      if (number > 0 && number % 64 == 0) {
-        blocks = later_blocks;
-        later_blocks = block_of(n + 32 + lane);
-      }
-      const int block = __shfl_sync(0xffffffffu, blocks, n % 32);
-      if (lane != 0) return;
-      const long long head = static_cast<long long>(block) * kv_heads + kv_head;
-      const T* from = (number % 2 ? v_cache : k_cache) +
-                      (head * block_size + token_of(n) % block_size) * kHeadDim;
-      mbarrier_arrive_expecting(barrier_of(number), kTile * 2);
-      copy_bytes(shared_address(tile_at(number)), from, kTile * 2, barrier_of(number));
-    };
+  // What this lane has of a head; zeros where the head is none.
+  static __device__ __forceinline__ void load_head(Queries& head, const T* from, bool exists) {
+#pragma unroll
+    for (int j = 0; j < kKeyLoads; ++j) {
+      head[j] = Vector{};
+      if (exists) head[j] = reinterpret_cast<const Vector*>(from)[j * 4 + threadIdx.x % 4];
+    }
+  }
+
+  // K and V of tile n are numbers 2*n and 2*n + 1 of what passes through the ring.
+  __device__ __forceinline__ int token_of(int n) const {
+    return begin + (n * kWarps + warp) * kTileTokens;
+  }
+  __device__ __forceinline__ T* tile_at(int number) const {
+    return ring + number % kPlaces * kTile;
+  }
+  __device__ __forceinline__ unsigned barrier_of(int number) const {
+    return barriers + number % kPlaces * 8;
+  }
+  __device__ __forceinline__ void wait_for(int number) const {
+    mbarrier_wait(barrier_of(number), number / kPlaces % 2);
+  }
+  __device__ __forceinline__ int block_of(int n) const {
+    if (n >= tiles) return 0;
+    const int* block = block_table + token_of(n) / block_size;
+    return kAppends ? load_early(block) : *block;
+  }
+  // Whether this warp has the tile of the last token.
+  __device__ __forceinline__ bool has_last() const {
+    return tiles > 0 && token_of(tiles - 1) + kTileTokens >= end;
+  }
+
+  // Called for all numbers in order. A token that is not in the cache is not copied, nor is what comes
+  // after it.
+  __device__ __forceinline__ void copy(int number) {
+    const int n = number / 2;
+    if (n >= tiles) return;
+    if (number > 0 && number % 64 == 0) {
+      blocks = later_blocks;
+      later_blocks = block_of(n + 32 + lane);
+    }
+    const int block = __shfl_sync(0xffffffffu, blocks, n % 32);
+    if (lane != 0) return;
+    const long long head = static_cast<long long>(block) * kv_heads + kv_head;
+    const T* from = (number % 2 ? v_cache : k_cache) +
+                    (head * block_size + token_of(n) % block_size) * kHeadDim;
+    int bytes = kTile * 2;
+    if (kAppends && newest != nullptr)
+      bytes = min(end - 1 - token_of(n), kTileTokens) * kHeadDim * 2;
+    mbarrier_arrive_expecting(barrier_of(number), bytes);
+    if (bytes > 0) copy_bytes(shared_address(tile_at(number)), from, bytes, barrier_of(number));
+  }
+
+  // Begins the first copies.
+  __device__ __forceinline__ void begin_copies() {
+    extern __shared__ __align__(128) unsigned char smem[];  // rings, then barriers
+    warp = threadIdx.x / 32;
+    lane = threadIdx.x % 32;
+    ring = reinterpret_cast<T*>(smem) + warp * kRing;
+    barriers = shared_address(smem + kWarps * kRing * 2) + warp * kPlaces * 8;
+    const int all_tiles = (end - begin + kTileTokens - 1) / kTileTokens;
+    tiles = (all_tiles - warp + kWarps - 1) / kWarps;
+    blocks = block_of(lane);
+    later_blocks = block_of(lane + 32);
     if (lane == 0) {
       for (int place = 0; place < kPlaces; ++place) mbarrier_init(barrier_of(place), 1);
       mbarrier_init_done();
@@ -104,21 +164,41 @@ struct Pieces {
     __syncwarp();
 #pragma unroll
     for (int number = 0; number < kPlaces; ++number) copy(number);
+  }
 
-    const int lane_row = lane / 4, lane_pair = lane % 4 * 2;  // in a fragment
-    Words<4> queries[kKeyLoads];
-#pragma unroll
-    for (int j = 0; j < kKeyLoads; ++j) {
-      queries[j] = Words<4>{};
-      const T* from = q + lane_row * kHeadDim + (j * 4 + lane % 4) * 8;
-      if (lane_row < heads) queries[j] = *reinterpret_cast<const Words<4>*>(from);
+  // After attend_from, by all threads of the block: another such object may begin its copies.
+  __device__ __forceinline__ void give_back() const {
+    if (lane == 0) {
+      for (int place = 0; place < kPlaces; ++place) mbarrier_end(barrier_of(place));
     }
+    fence_shared_writes();
+    __syncthreads();
+  }
 
+  // Writes what was not copied of the last tile: the token that is not in the cache, and after it zeros.
+  __device__ __forceinline__ void complete(T* tile, const T* token, int place) const {
+    for (int i = place * kHeadDim + lane * 8; i < kTile; i += 32 * 8) {
+      const int column = i - place * kHeadDim;
+      Vector vector{};
+      if (column < kHeadDim) vector = *reinterpret_cast<const Vector*>(token + column);
+      *reinterpret_cast<Vector*>(tile + i) = vector;
+    }
+    __syncwarp();
+  }
+
+  // What attend does after the first copies.
+  template <typename Result>
+  __device__ __forceinline__ void attend_from(
+      const Result& result, const Queries& queries, int heads, float scale_log2) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const int lane_row = lane / 4, lane_pair = lane % 4 * 2;  // in a fragment
     float sums[kSteps][4] = {};
     float highest = kLowest, total = 0.0f;  // of the head lane_row
 
     for (int n = 0; n < tiles; ++n) {
+      const bool completes = kAppends && newest != nullptr && token_of(n) + kTileTokens >= end;
       wait_for(2 * n);
+      if (completes) complete(tile_at(2 * n), newest, end - 1 - token_of(n));
       float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
       const T* keys = tile_at(2 * n) + lane_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
@@ -183,7 +263,9 @@ struct Pieces {
       }
 
       wait_for(2 * n + 1);
-      if (token_of(n) + kTileTokens > end) {  // what lies there may be NaN
+      if (completes) {
+        complete(tile_at(2 * n + 1), newest + kHeadDim, end - 1 - token_of(n));
+      } else if (token_of(n) + kTileTokens > end) {  // what lies there may be NaN
         const int first = (end - token_of(n)) * kHeadDim;
         for (int i = first + lane * 8; i < kTile; i += 32 * 8) {
           *reinterpret_cast<Words<4>*>(tile_at(2 * n + 1) + i) = Words<4>{};

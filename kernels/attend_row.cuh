@@ -5,6 +5,9 @@
 #include "attend_tiles.cuh"
 #include "attend_vectors.cuh"
 
+// Rows up to which decode attention lets the next kernel start early: it is ours, and reads its weight
+// meanwhile.
+constexpr int kEarlyRows = 64;
 constexpr int kUnitTokens = 64;  // parts are whole units: a tile for each warp of `Tiles`
 
 // What attention_parts writes for a block: tokens begin to end - 1 of a row, part `index` of `parts`. The

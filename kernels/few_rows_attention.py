@@ -16,8 +16,9 @@ OPERANDS = (
 MAX_ROWS = 4
 MAX_GROUP = 8  # query heads of a KV head
 PIECE_TOKENS = 16
-WARPS = 8
+WARPS, WARPS_IN_CLUSTER = 8, 4
 RING_BYTES = 64 << 10  # of a block
+LARGE_RING_ROWS = {64: 0, 128: 2}  # up to which a ring is twice as large, by head_dim
 
 # Whether a row's blocks are a cluster, which folds sooner, but does not lie evenly on the
 # multiprocessors: by head_dim, the most rows for which they are. It counts for long and many rows.
@@ -30,7 +31,8 @@ LONE_BYTES = 115 << 10  # shared memory of which no multiprocessor has room for 
 def takes_few_rows(axes: Axes, dtype: str) -> bool:
     """Whether the form is for these sizes: few rows, and a piece of 16 tokens lies in one place."""
     head_dim, kv_heads = axes["head_dim"], axes["kv_heads"]
-    is_whole = axes["block_size"] % PIECE_TOKENS == 0 and head_dim in CLUSTERED_ROWS
+    pieces, rest = divmod(axes["block_size"], PIECE_TOKENS)  # of a block of the cache
+    is_whole = rest == 0 and pieces.bit_count() == 1 and head_dim in CLUSTERED_ROWS
     fits = axes["rows"] <= MAX_ROWS and axes["q_size"] <= MAX_GROUP * kv_heads * head_dim
     return DTYPES[dtype].itemsize == 2 and is_whole and fits
 
@@ -51,23 +53,28 @@ def few_rows_launch(
     """
     head_dim, clusters = axes["head_dim"], _in_clusters(axes)
     piece_bytes = PIECE_TOKENS * head_dim * DTYPES[dtype].itemsize
-    ahead = RING_BYTES // (WARPS * 2 * piece_bytes)
-    numbers = (head_dim, WARPS, ahead, str(clusters).lower())
+    warps = WARPS_IN_CLUSTER if clusters else WARPS
+    ring_bytes = 2 * RING_BYTES if axes["rows"] <= LARGE_RING_ROWS[head_dim] else RING_BYTES
+    ahead = ring_bytes // (warps * 2 * piece_bytes)
     blocks = _blocks_of_row(axes)
+    cluster = blocks if clusters else 1
+    numbers = (head_dim, warps, ahead, cluster)
+    kv_heads, group, _, *others = scalars
+    block_shift = np.int32((axes["block_size"] // PIECE_TOKENS).bit_length() - 1)
     return Launch(
         function=(
             f"paged_decode_attention_few_rows<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
         ),
         grid=(blocks, axes["kv_heads"], axes["rows"]),
-        block=32 * WARPS,
-        scalars=scalars,
+        block=32 * warps,
+        scalars=(kv_heads, group, block_shift, *others),
         operands=OPERANDS,
-        shared_bytes=max(LONE_BYTES, WARPS * ahead * 2 * (piece_bytes + 8)),
+        shared_bytes=max(LONE_BYTES, warps * ahead * 2 * (piece_bytes + 8)),
         programmatic=True,
         settles=True,
         arch="sm_90a",
         elsewhere=elsewhere,
-        cluster=blocks if clusters else 1,
+        cluster=cluster,
     )
 
 

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads, 1) linear(
   }
 }
 
-template <typename T, int kColumns, int kStages>
+template <typename T, int kColumns, int kStages, int kRows>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     T* __restrict__ out,         // [tokens, out_features]
     const T*,                    // x [tokens, in_features]
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma(
     int parts,  // 1
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap weight_map) {
-  using Linear = WgmmaLinear<T, kColumns, 1, kStages>;
+  using Linear = WgmmaLinear<T, kColumns, 1, kStages, kRows>;
   const auto box_row = [](int tile, int) { return tile * kColumns; };
   const auto finish = [&](int tile, int, const float (&sums)[kColumns / 2]) {
 #pragma unroll

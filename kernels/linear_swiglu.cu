@@ -60,7 +60,7 @@ __device__ __forceinline__ Pack<T, 2> two_gated(const float (&sums)[kGates], int
   return results;
 }
 
-template <typename T, int kColumns, int kStages>
+template <typename T, int kColumns, int kStages, int kRows>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_swiglu_wgmma(
     T* __restrict__ out,  // [tokens, inter]
     const T*,             // x [tokens, in_features]
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_swiglu_wgmma(
     int inter,
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap weight_map) {
-  using Linear = WgmmaLinear<T, kColumns, 2, kStages>;
+  using Linear = WgmmaLinear<T, kColumns, 2, kStages, kRows>;
   constexpr int kGates = kColumns / 2;  // of a tile
   const auto box_row = [&](int tile, int box) { return box * inter + tile * kGates; };
   const auto finish = [&](int tile, int, const float (&sums)[kColumns / 2]) {

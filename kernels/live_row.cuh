@@ -11,6 +11,7 @@ __device__ __forceinline__ int block_of(
     int max_blocks,
     int block_size) {
   const int index = position / block_size;
-  if (slot < 0 || done[slot] != 0 || index >= max_blocks) return 0;
-  return block_tables[static_cast<long long>(slot) * max_blocks + index];
+  if (slot < 0 || index >= max_blocks) return 0;
+  const int block = block_tables[static_cast<long long>(slot) * max_blocks + index];
+  return done[slot] != 0 ? 0 : block;  // both loads are under way at once
 }

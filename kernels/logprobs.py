@@ -40,15 +40,22 @@ from .benchmark_sizes import VOCAB
 from .precision import quiet, widen
 from .row_order import (
     MAX_CANDIDATES,
+    RANKS,
     SCRATCH_BYTES,
     THREADS,
     blocks_per_row,
     check_vocab,
+    part_bytes,
     row_width,
+    run_bits,
 )
 from .sample import largest
 
+MAX_FEW_ROWS = 12  # that have a cluster each
 _WORK_BYTES = 43 * 1024  # of a row: sizeof(ListWork), rounded up
+_LIST_RANK_BYTES = 42 * 1024  # of shared memory: sizeof(ListRank), rounded up
+_RESULTS = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")
+_GIVEN = ("logits", "token_ids", "target_ids", "num_logprobs")
 
 
 @quiet
@@ -125,13 +132,34 @@ def workspace(axes: Axes, dtype: str, *, max_logprobs: int) -> int:
 
 
 def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]:
+    """Of few rows on sm_90a one launch, of a cluster for each row; else three."""
+    anywhere = _launches_of_many(axes, dtype, max_logprobs)
+    rows, vocab = axes["rows"], axes["vocab"]
+    if rows > MAX_FEW_ROWS:
+        return anywhere
+    return (
+        Launch(
+            f"logprobs_few_rows<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>",
+            (RANKS, rows, 1),
+            THREADS,
+            (np.int32(vocab), np.int32(max_logprobs), np.int32(run_bits(vocab))),
+            (*_RESULTS, *_GIVEN),
+            shared_bytes=_LIST_RANK_BYTES + max(part_bytes(vocab), SCRATCH_BYTES),
+            programmatic=True,
+            arch="sm_90a",
+            elsewhere=anywhere,
+            cluster=RANKS,
+        ),
+    )
+
+
+def _launches_of_many(axes: Axes, dtype: str, max_logprobs: int) -> tuple[Launch, ...]:
     """Two launches in which blocks share the chunks of a row; in the last a block has a row."""
     rows, vocab = axes["rows"], axes["vocab"]
     template = f"<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>"
     grid = (blocks_per_row(rows, vocab), rows, 1)
     sizes = (np.int32(vocab), np.int32(max_logprobs))
-    given = ("logits", "token_ids", "target_ids", "num_logprobs", WORKSPACE)
-    results = ("target_logprobs", "target_ranks", "top_ids", "top_logprobs")
+    given = (*_GIVEN, WORKSPACE)
     return (
         Launch(f"logprobs_extents{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(f"logprobs_sums{template}", grid, THREADS, sizes, given, programmatic=True),
@@ -140,7 +168,7 @@ def launches(axes: Axes, dtype: str, *, max_logprobs: int) -> tuple[Launch, ...]
             (rows, 1, 1),
             THREADS,
             sizes,
-            (*results, *given),
+            (*_RESULTS, *given),
             shared_bytes=SCRATCH_BYTES,
             programmatic=True,
         ),
@@ -230,6 +258,13 @@ LOGPROBS = Kernel(
         _case("one_column", 33, max_logprobs=1),
         _case("large_vocab", 128_256),
         _case("many_ties", 20_000, levels=1),  # more than a block sorts
+        # More rows than have a form of their own, and fewer.
+        _case("many_rows", 20_008, rows=20),
+        _case("many_rows_ties", 20_000, levels=1, rows=20),
+        _case("one_row", 128_256, rows=1, wanted=[20]),
+        _case("few_rows", 20_008, rows=8),
+        _case("few_rows_broken", 1000, broken=True, rows=6),
+        _case("few_rows_ties", 20_000, levels=2, rows=5),
     ),
     benchmarks=(_case("64x128256_top_20", VOCAB, rows=64, wanted=[20]),),
 )

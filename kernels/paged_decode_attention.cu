@@ -12,12 +12,13 @@
 // alone, and gridDim.y blocks take the parts of a row by turns. The last block of a cut row to arrive
 // folds its parts together, in their order.
 #include "attend_row.cuh"
+#include "fold_parts.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "attend_few_rows.cuh"
 #include "attend_pieces.cuh"
 
-// One row and KV head is of the blocks x of a y and z.
-template <typename T, int kHeadDim, int kWarps, int kAhead, bool kClusters>
+// One row and KV head is of the blocks x of a y and z: a cluster, where kCluster > 1.
+template <typename T, int kHeadDim, int kWarps, int kAhead, int kCluster>
 __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_rows(
     T* __restrict__ out,      // [rows, kv_heads*group*head_dim]
     const T* q,               // [rows, kv_heads*group*head_dim]
@@ -30,53 +31,14 @@ __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_row
     int* arrivals,            // [rows, heads], zeros; not for clusters
     int kv_heads,
     int group,
-    int block_size,
+    int block_shift,  // block_size is 16 << block_shift
     int max_blocks,
     float scale_log2) {  // scale * log2(e)
-  FewRows<T, kHeadDim, kWarps, kAhead, kClusters>::run(
+  FewRows<T, kHeadDim, kWarps, kAhead, kCluster>::run(
       out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, workspace, arrivals, kv_heads,
-      group, block_size, max_blocks, scale_log2);
+      group, block_shift, max_blocks, scale_log2);
 }
 #endif
-
-constexpr int kAhead = 8;  // parts that are loaded before they are folded
-// Up to which the next kernel may start early: it is ours, and reads its weight meanwhile.
-constexpr int kEarlyRows = 64;
-
-// Whether this block is the last of `blocks` to call this. It then sees what the others wrote before, and
-// the count is 0 again. All threads of the block call it.
-__device__ __forceinline__ bool arrives_last(int* count, int blocks) {
-  __shared__ bool is_last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    is_last = atomicAdd(count, 1) == blocks - 1;
-    if (is_last) *count = 0;
-    __threadfence();
-  }
-  __syncthreads();
-  return is_last;
-}
-
-// The attention of a column of a head to all parts of its row; part p's result is at at_part(p).
-template <typename T, typename AtPart>
-__device__ __forceinline__ float folded(
-    int parts, int head_dim, int column, const AtPart& at_part) {
-  Attended all = nothing();
-  for (int first = 0; first < parts; first += kAhead) {
-    Attended next[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const float* of_head = at_part(min(first + i, parts - 1));
-      next[i] = {of_head[head_dim], of_head[head_dim + 1], of_head[column]};
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (first + i < parts) fold<T>(all, next[i]);
-    }
-  }
-  return all.sum / all.total;
-}
 
 // kByLength: batch invariant.
 template <typename Form, bool kByLength>

@@ -59,9 +59,11 @@ PARTS_OF_ROW = 32
 MIN_UNITS_OF_PART = 4
 
 # On sm_90a: pieces of 16 tokens, each copied as a whole. 16 warps fit on a multiprocessor.
+MAX_WARPS = 16
 PIECE_HEAD_DIMS = (64, 128)
 PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
+MULTIPROCESSORS = 132  # of an H100
 
 
 @quiet
@@ -276,20 +278,33 @@ def cut_scalars(batch_invariant: bool) -> tuple[np.generic, ...]:
     return np.int32(0), np.int32(1)
 
 
-def _takes_pieces(axes: Axes, dtype: str, batch_invariant: bool) -> bool:
-    """Whether sm_90a has a form of its own: a tile's tokens lie in one piece."""
-    itemsize, head_dim = DTYPES[dtype].itemsize, axes["head_dim"]
+def takes_pieces(axes: Axes) -> bool:
+    """Whether sm_90a has a form of its own for 16-bit dtypes: a tile's tokens lie in one piece."""
+    head_dim = axes["head_dim"]
     group = axes["q_size"] // (axes["kv_heads"] * head_dim)
     is_whole = axes["block_size"] % TILE_TOKENS == 0 and head_dim in PIECE_HEAD_DIMS
-    return itemsize == 2 and is_whole and group <= 8 and not batch_invariant
+    return is_whole and group <= 8
 
 
-def _form_of_pieces(axes: Axes, dtype: str) -> Form:
-    """Smaller blocks where there are more."""
-    head_dim = axes["head_dim"]
-    warps = next(warps for warps, most in PIECE_WARPS if axes["rows"] * axes["kv_heads"] <= most)
-    text = f"Pieces<{CUDA_TYPES[dtype]}, {head_dim}, {warps}, {PLACES}, {16 // warps}>"
-    return Form(text, 32 * warps, 8, warps * PLACES * (TILE_TOKENS * head_dim * 2 + 8))
+def form_of_pieces(axes: Axes, dtype: str, *, appends: bool = False) -> Form:
+    """Smaller blocks where there are more.
+
+    Args:
+        axes: of the kernel.
+        dtype: of it.
+        appends: the launch appends the last tokens too. Where no more blocks than multiprocessors
+            are wanted, each has one for itself.
+    """
+    head_dim, rows = axes["head_dim"], axes["rows"] * axes["kv_heads"]
+    warps = next(warps for warps, most in PIECE_WARPS if rows <= most)
+    blocks, places = MAX_WARPS // warps, PLACES
+    if appends and rows <= MULTIPROCESSORS:
+        blocks = 1
+    elif appends and rows <= 2 * MULTIPROCESSORS:  # all begin at once, and qkv comes behind copies
+        places = 2
+    numbers = (head_dim, warps, places, blocks, *(("true",) if appends else ()))
+    text = f"Pieces<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
+    return Form(text, 32 * warps, 8, warps * places * (TILE_TOKENS * head_dim * 2 + 8))
 
 
 def launches(
@@ -300,9 +315,9 @@ def launches(
     anywhere = _launch(axes, dtype, scale, batch_invariant, form)
     if takes_few_rows(axes, dtype) and not batch_invariant:
         return (few_rows_launch(axes, dtype, head_scalars(axes, scale), elsewhere=(anywhere,)),)
-    if not _takes_pieces(axes, dtype, batch_invariant):
+    if DTYPES[dtype].itemsize != 2 or batch_invariant or not takes_pieces(axes):
         return (anywhere,)
-    form = _form_of_pieces(axes, dtype)
+    form = form_of_pieces(axes, dtype)
     on_sm90 = _launch(axes, dtype, scale, batch_invariant, form)
     return (replace(on_sm90, arch="sm_90a", elsewhere=(anywhere,)),)
 
@@ -391,6 +406,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("four_rows_128", Heads(8, 2, 128), [40, 0, 700, 16]),
         decode_case("four_rows_64", Heads(3, 1, 64), [65, 300, 1, 17]),
         decode_case("dead_row_128", Heads(4, 1, 128), [0, 333], unread=NOISE),
+        decode_case("two_rows_block_size_64", Heads(4, 2, 128), [200, 70], block_size=64),
         decode_case("block_size_40", Heads(4, 2, 16), [17, 40, 121], block_size=40),
         decode_case("block_size_1", Heads(4, 2, 16), [17, 200], block_size=1),
         # Parts are whole units of 64 tokens, and a block's share is two or more.
@@ -413,7 +429,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
         decode_case("batch_invariant_many", Heads(4, 2, 16), [1160] * 40, batch_invariant=True),
-        decode_case("batch_invariant_long", Heads(2, 1, 16), [300, 10_000], batch_invariant=True),
+        decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
     ),
     benchmarks=(
         decode_case("8b_1x8192", MODELS["8b"].heads, [8192]),

@@ -2,10 +2,10 @@
 // barriers, registers that move between warpgroups.
 //
 // The CPU emulation has its own version of each function, under the same name. It multiplies and copies
-// at once, from and to the addresses that descriptors and maps name: so it shows indices, layouts, masks
-// and which barrier is waited for, and neither a wait for products that is missing nor a fence. It
-// takes every barrier to order all threads. Sources: PTX ISA 8.7, sections wgmma.mma_async,
-// cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
+// at once, from and to the addresses that descriptors and maps name: so it shows indices, layouts, masks,
+// which barrier is waited for, and, checked, that somebody has waited for what is copied; neither a wait
+// for products that is missing nor a fence. It takes every barrier to order all threads. Sources: PTX ISA
+// 8.7, sections wgmma.mma_async, cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
 #pragma once
 #include "ptx.cuh"
 
@@ -163,6 +163,17 @@ __device__ __forceinline__ int load_early(const int* from) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
+}
+
+// Adds to what blocks count; what it was before. Who adds later sees what was written here before: by
+// this thread, and by those that it met at a barrier since.
+__device__ __forceinline__ int add_and_meet(int* count, int value) {
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(value)
+               : "memory");
+  return before;
 }
 
 // Loads what another block has written in this launch: from the L2 cache.

@@ -157,7 +157,7 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
 CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
 
 
-def _rope_table(max_position: int, head_dim: int, attention_scaling: float = 1.0) -> Array:
+def rope_table(max_position: int, head_dim: int, attention_scaling: float = 1.0) -> Array:
     """The cosines and sines of every position for the base 10,000."""
     frequencies = 10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)
     angles = np.arange(max_position)[:, None] * frequencies
@@ -183,7 +183,7 @@ def _case(
         cache = (num_blocks, shape.kv_heads, block_size, shape.head_dim)
         k_cache, v_cache = normal(rng, dtype, cache), normal(rng, dtype, cache)
         qkv = normal(rng, dtype, (len(positions), shape.q_size + 2 * shape.kv_size))
-        cos_sin = _rope_table(max(lengths) + 2, shape.head_dim, attention_scaling)
+        cos_sin = rope_table(max(lengths) + 2, shape.head_dim, attention_scaling)
         ids, slots = int32(lengths) - 1, np.full(len(positions), -1, np.int32)
         for row, position in enumerate(positions):
             if position is None:

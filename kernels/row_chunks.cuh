@@ -65,21 +65,10 @@ struct Vectors {
   }
 };
 
-// Fills the tile with the adjusted logits of a chunk. All threads of the block call it; a barrier
-// stands at its beginning and at its end.
-template <typename T, int kWidth>
-__device__ __forceinline__ void fill_tile(
-    const Row<T>& row, int chunk, const Vectors<T, kWidth>& vectors, Tile& tile) {
-  const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
-  __syncthreads();  // the tile may still be read
-#pragma unroll
-  for (int v = 0; v < vectors.kCount; ++v) {
-    const int first = vectors.id(chunk, v);
-    if (first >= row.vocab) continue;
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) tile[first - begin + k] = to_float(vectors.packs[v].v[k]);
-  }
-  __syncthreads();
+// Adjusts the logits of the ids from `begin` on in a tile. All threads of the block call it, after a
+// barrier; one stands at its end where it has changed any.
+template <int kWidth, typename T, typename AnyTile>
+__device__ __forceinline__ void adjust(const Row<T>& row, int begin, int end, AnyTile& tile) {
   if (row.bias_ids != nullptr) {
     for (int i = threadIdx.x; i < row.max_bias; i += kThreads) {
       const int id = row.bias_ids[i];
@@ -114,6 +103,24 @@ __device__ __forceinline__ void fill_tile(
     }
     __syncthreads();
   }
+}
+
+// Fills the tile with the adjusted logits of a chunk. All threads of the block call it; a barrier
+// stands at its beginning and at its end.
+template <typename T, int kWidth>
+__device__ __forceinline__ void fill_tile(
+    const Row<T>& row, int chunk, const Vectors<T, kWidth>& vectors, Tile& tile) {
+  const int begin = chunk * kChunk, end = min(begin + kChunk, row.vocab);
+  __syncthreads();  // the tile may still be read
+#pragma unroll
+  for (int v = 0; v < vectors.kCount; ++v) {
+    const int first = vectors.id(chunk, v);
+    if (first >= row.vocab) continue;
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) tile[first - begin + k] = to_float(vectors.packs[v].v[k]);
+  }
+  __syncthreads();
+  adjust<kWidth>(row, begin, end, tile);
 }
 
 // A chunk as a launch that shares the row with others sees it.
@@ -257,6 +264,7 @@ __device__ __forceinline__ float floor_of_first(int k, int own_top_key, Extent e
   float floor = key_logit(extent.bottom_key), ceiling = key_logit(extent.top_key);
   const float own = own_top_key > -kInfinityKey ? key_logit(own_top_key) : -3e38f;
   if (__syncthreads_count(own >= floor) < k) return floor;
+#pragma unroll 1
   for (int i = 0; i < kSteps; ++i) {
     const float middle = 0.5f * floor + 0.5f * ceiling;
     if (__syncthreads_count(own >= middle) >= k) {

@@ -31,7 +31,8 @@ struct Prefix {
   int key, last_id;
 
   __device__ __forceinline__ bool holds(int token_key, int id) const {
-    return token_key > key || (token_key == key && id <= last_id);
+    // Without a branch, of which there would be one for each token.
+    return (token_key > key) | ((token_key == key) & (id <= last_id));
   }
 };
 
@@ -78,11 +79,9 @@ struct Extent {
   // For ids in ascending order.
   __device__ __forceinline__ void include(float logit, int id) {
     const int key = order_key(logit);
-    if (key > top_key) {
-      top_key = key;
-      top_id = id;
-    }
-    if (key != -kInfinityKey) bottom_key = min(bottom_key, key);
+    top_id = key > top_key ? id : top_id;
+    top_key = max(top_key, key);
+    bottom_key = min(bottom_key, key == -kInfinityKey ? kHighestInt : key);
   }
 
   // Whether the row is no distribution: NaN or +inf in it, or nothing above -inf.

@@ -11,6 +11,7 @@ THREADS = 512  # of a block
 MAX_VOCAB = 256_000  # beyond it sums of weights could overflow
 MAX_CANDIDATES = 4096  # tokens that a block sorts
 SCRATCH_BYTES = 37 * 1024  # of shared memory: sizeof(RowScratch), rounded up
+RANKS = 8  # blocks of a cluster that has a row
 
 _BLOCKS = 256  # of a launch: two on each multiprocessor of a large GPU
 
@@ -37,3 +38,14 @@ def blocks_per_row(rows: int, vocab: int) -> int:
     It changes no result: sums over chunks are exact, or added in the order of the chunks.
     """
     return max(1, min(-(-vocab // CHUNK), _BLOCKS // max(rows, 1)))
+
+
+def run_bits(vocab: int) -> int:
+    """Of a row that a cluster has: each of its threads has a run of ``1 << run_bits`` tokens."""
+    most = -(-vocab // (RANKS * THREADS))
+    return max(4, (most - 1).bit_length())  # whole chunks for each block
+
+
+def part_bytes(vocab: int) -> int:
+    """Shared memory of one block's part: runs of float32, with four words between them."""
+    return 4 * THREADS * ((1 << run_bits(vocab)) + 4)

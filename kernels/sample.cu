@@ -9,63 +9,9 @@
 // sample_bins sums by ranges of logits, sample_candidates collects the tokens among which the
 // filters' prefixes end, and sample_draw, which reads one chunk, draws. A row that is not drawn
 // leaves at once after the first, one without top_k and top_p after the second has described it.
-#include "philox.cuh"
 #include "ptx.cuh"
-#include "shortest_prefix.cuh"
-
-struct Weight {
-  float peak, scale_high, scale_low;  // scale_high + scale_low is log2(e) / temperature
-
-  __device__ __forceinline__ Fixed operator()(float logit) const {
-    const float x = fminf(peak - logit, 1e30f);
-    return Fixed::of(exp2f(-fmaf(x, scale_high, x * scale_low)));
-  }
-};
-
-// Which bin of the filters' sums a token is in: bins of equal width below the peak, the last one open.
-// Monotone: a token that is later in the order has no lower place, and so is in no earlier bin.
-struct Places {
-  float peak, scale;
-
-  __device__ __forceinline__ float operator()(float logit) const {
-    return fminf((peak - logit) * scale, kBins - 1.0f);
-  }
-  // The place as a whole number, to the nearest.
-  static __device__ __forceinline__ int bin(float place) {
-    return __float_as_int(place + 8388608.0f) - 0x4b000000;
-  }
-  // The lowest place that is in `bin` or after it; above all places if there is no such bin.
-  static __device__ __forceinline__ float edge(int bin) {
-    if (bin == 0) return 0.0f;
-    const float middle = static_cast<float>(bin) - 0.5f;  // is rounded to the even one of its bins
-    return (bin & 1) != 0 ? __int_as_float(__float_as_int(middle) + 1) : middle;
-  }
-};
-
-// What a row asks for, written by sample_extents.
-struct Request {
-  int* counted;  // [vocab] of its token_counts; null where the token is not counted
-  int is_live, is_drawn, top_k;
-  float temperature, top_p, min_p;
-  unsigned draw;  // 24 bits
-  int unused;
-};
-
-// How a row is drawn, written by sample_bins, in part computed in float64.
-struct Draw {
-  int is_drawn, is_filtered;  // not drawn: the likeliest token, or no distribution
-  float min_logit;            // the lowest that min_p keeps
-  Weight weight;
-  Places places;
-};
-
-// In which bins the filters' prefixes end, written by sample_candidates.
-struct Ends {
-  int k_bin;             // of the last token that top_k keeps; kBins: it keeps all
-  int first, last;       // between these top_p's last token is; kBins: it keeps all
-  unsigned k_left;       // tokens of k_bin that top_k keeps
-  Sum k_before, before;  // sums of the bins in front of k_bin, of `first`
-};
+#include "sample_few_rows.cuh"
+#include "sample_row.cuh"
 
 // What the launches hand on of a row.
 template <typename T>
@@ -87,17 +33,6 @@ static_assert(sizeof(RowWork<float>) <= 47 * 1024, "what sample.py reserves");
 template <typename T>
 __device__ __forceinline__ RowWork<T>& work_of(unsigned char* workspace, int row) {
   return reinterpret_cast<RowWork<T>*>(workspace)[row];
-}
-
-// The weight or number of tokens that a prefix must reach to have a share `top_p` of `total`.
-__device__ __forceinline__ Sum share_of_prefix(Sum total, float top_p) {
-  const Sum wanted = static_cast<Sum>(ceil(static_cast<double>(top_p) * total));
-  return wanted > 0 ? wanted : Sum(1);
-}
-
-// draw / 2^24 of the total, rounded down. The total is below 2^56.
-__device__ __forceinline__ Sum share_of_draw(Sum total, unsigned draw) {
-  return ((total >> 32) * draw << 8) + ((total & 0xffffffffu) * draw >> 24);
 }
 
 template <typename T, int kWidth>
@@ -136,47 +71,31 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1) sample_extents(
     if (describes && threadIdx.x == 0) work.request = Request{};
     return;
   }
-  int* counts = token_counts + static_cast<long long>(slot) * vocab;
-  const int* biased = bias_ids + static_cast<long long>(slot) * max_bias;
-  const float repetition = repetition_penalty[slot];
-  const float presence = presence_penalty[slot], frequency = frequency_penalty[slot];
-  const bool is_penalised = repetition != 1.0f || presence != 0.0f || frequency != 0.0f;
+  const Asked asked = {token_counts,
+                       repetition_penalty,
+                       presence_penalty,
+                       frequency_penalty,
+                       bias_ids,
+                       bias_values,
+                       stop_ids,
+                       min_position,
+                       temperature,
+                       top_k,
+                       top_p,
+                       min_p,
+                       seeds,
+                       sample_index,
+                       count_tokens,
+                       vocab,
+                       max_bias,
+                       max_stop_ids};
   const int position = sample_positions[blockIdx.y];
-  Row<T> row;
-  row.logits = row_logits;
-  row.token_counts = is_penalised ? counts : nullptr;
-  row.bias_ids = biased[0] >= 0 ? biased : nullptr;
-  row.bias_values = bias_values + static_cast<long long>(slot) * max_bias;
-  row.stop_ids = position < min_position[slot]
-                     ? stop_ids + static_cast<long long>(slot) * max_stop_ids
-                     : nullptr;
-  row.repetition = repetition;
-  row.presence = presence;
-  row.frequency = frequency;
-  row.vocab = vocab;
-  row.max_bias = max_bias;
-  row.max_stop_ids = max_stop_ids;
-
+  const Row<T> row = asked.row(row_logits, slot, position);
   if (describes) {
-    const int k = top_k[slot];
-    const bool is_drawn = temperature[slot] >= 1e-5f && k != 1;
+    const bool is_drawn = asked.is_drawn(slot);
     if (threadIdx.x == 0) {
-      unsigned draw = 0;
-      if (is_drawn) {
-        const PhiloxWords counter = {{static_cast<unsigned>(position),
-                                      static_cast<unsigned>(sample_index[slot]), kUseSample, 0}};
-        draw = philox4x32_10(counter, seeds[2 * slot], seeds[2 * slot + 1]).w[0] >> 8;
-      }
       work.row = row;
-      work.request = {count_tokens[slot] != 0 ? counts : nullptr,
-                      1,
-                      is_drawn,
-                      k,
-                      temperature[slot],
-                      top_p[slot],
-                      min_p[slot],
-                      draw,
-                      0};
+      work.request = asked.request(slot, position);
       work.num_candidates = 0;
     }
     if (is_drawn && threadIdx.x < kBins) {
@@ -201,31 +120,6 @@ __device__ __forceinline__ float filter_floor(
   const float total = fmaxf(block_sum<kThreads>(weight), 1.0f);
   const float log_share = logf((1.0f - request.top_p) * total / static_cast<float>(vocab));
   return peak + t * log_share;
-}
-
-__device__ __forceinline__ Draw drawing(const Request& request, Extent extent, float floor) {
-  Draw draw;
-  const float peak = key_logit(extent.top_key), t = request.temperature;
-  // log2(e) / temperature to some 48 bits: a float64 division would spill registers.
-  const double inverse = __fdividef(1.0f, t);
-  const double scale = 1.4426950408889634 * inverse * (2.0 - t * inverse);
-  draw.is_drawn = 1;
-  draw.is_filtered = request.top_k > 0 || request.top_p < 1.0f;
-  draw.weight.peak = peak;
-  draw.weight.scale_high = static_cast<float>(scale);
-  draw.weight.scale_low = static_cast<float>(scale - draw.weight.scale_high);
-  draw.min_logit = key_logit(-kInfinityKey);
-  if (request.min_p > 0.0f) {
-    const double threshold = peak + t * log(static_cast<double>(request.min_p));
-    const float rounded = static_cast<float>(threshold);
-    draw.min_logit = key_logit(order_key(rounded) + (rounded < threshold ? 1 : 0));
-  }
-  // The floor is not in the last bin: a prefix may end there, and below it are most tokens.
-  const float span = peak - fmaxf(floor, key_logit(extent.bottom_key));
-  const float places_scale = __fdividef(kBins - 8.0f, span);
-  draw.places.peak = peak;
-  draw.places.scale = span > 0.0f && places_scale < 1e30f ? places_scale : 0.0f;
-  return draw;
 }
 
 template <typename T, int kWidth>
@@ -304,45 +198,6 @@ __global__ void __launch_bounds__(kThreads, kWidth > 4 ? 2 : 1)
   }
 }
 
-// Finds the bins in which the prefixes end. All threads of the block call it.
-template <typename T>
-__device__ __forceinline__ Ends find_ends(const RowWork<T>& work) {
-  __shared__ Ends ends;
-  const int bin = threadIdx.x, k = work.request.top_k;
-  const float top_p = work.request.top_p;
-  if (threadIdx.x == 0) ends = {kBins, kBins, kBins, 0, 0, 0};
-  const Sum weight = bin < kBins ? work.bin_weights[bin] : Sum(0);
-  const Scan sums = block_scan<kThreads>(weight);  // its barriers: the ends are set
-  Sum least = sums.total, most = sums.total;       // that top_k keeps
-  if (k > 0) {
-    const Sum count = bin < kBins ? work.bin_counts[bin] : 0u;
-    const Sum reached = block_scan<kThreads>(count).reached;
-    if (reached >= k && reached - count < k) {
-      ends.k_bin = bin;
-      ends.k_left = static_cast<unsigned>(k - (reached - count));
-      ends.k_before = sums.reached - weight;
-      ends.before = sums.reached;
-    }
-    __syncthreads();
-    if (ends.k_bin < kBins) {
-      least = ends.k_before;
-      most = ends.before;
-    }
-    __syncthreads();
-  }
-  if (top_p < 1.0f) {
-    const Sum before = sums.reached - weight;
-    const Sum first = share_of_prefix(least, top_p), last = share_of_prefix(most, top_p);
-    if (before < first && sums.reached >= first) {
-      ends.first = bin;
-      ends.before = before;
-    }
-    if (before < last && sums.reached >= last) ends.last = bin;
-    __syncthreads();
-  }
-  return ends;
-}
-
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
     sample_candidates(unsigned char* workspace) {  // RowWork<T> [rows]
@@ -353,9 +208,13 @@ __global__ void __launch_bounds__(kThreads, kWidth > 1 ? 2 : 1)
   const Draw draw = work.draw;
   const Row<T>& row = work.row;
   const int vocab = row.vocab;
-  Ends ends = {kBins, kBins, kBins, 0, 0, 0};
+  Ends ends = {kBins, kBins, kBins, 0, 0, 0, 0};
   if (draw.is_filtered) {
-    ends = find_ends(work);
+    const int bin = min(static_cast<int>(threadIdx.x), kBins - 1);
+    const bool has_bin = threadIdx.x < kBins;
+    ends = find_ends(
+        work.request, has_bin ? work.bin_weights[bin] : Sum(0), has_bin ? work.bin_counts[bin] : 0u,
+        [](Sum own) { return block_scan<kThreads>(own); });
     if (blockIdx.x == 0 && threadIdx.x == 0) work.ends = ends;
   }
   // Kept before `kept_end`; candidates from there up to `top_p_end`, and in top_k's last bin.
@@ -431,35 +290,6 @@ end_of_filters(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
   return kept;
 }
 
-// The same for a row with more candidates than are sorted, and its chunks' sums.
-template <typename T, int kWidth>
-__device__ __forceinline__ Prefix
-end_of_filters_in_row(const RowWork<T>& work, const Draw& draw, RowScratch& s) {
-  const Row<T>& row = work.row;
-  const Extent extent = block_extent(work.extents.own(row.num_chunks()));
-  const int top_k = work.request.top_k;
-  const float top_p = work.request.top_p;
-  Prefix kept = {order_key(draw.min_logit), kHighestInt};
-#pragma unroll 1  // both filters in one copy of the code
-  for (int filter = 0; filter < 2; ++filter) {
-    const bool is_top_k = filter == 0;
-    if (is_top_k ? top_k <= 0 : top_p >= 1.0f) continue;
-    kept = shortest_prefix<T, kWidth>(
-        row, kept, extent, [&](float logit) { return is_top_k ? Fixed{0, 1} : draw.weight(logit); },
-        [&](Sum total) {
-          return is_top_k ? static_cast<Sum>(top_k) : share_of_prefix(total, top_p);
-        },
-        s);
-  }
-  sum_chunks<T, kWidth>(
-      row,
-      [&](float logit, int id) {
-        return kept.holds(order_key(logit), id) ? draw.weight(logit) : Fixed{0, 0};
-      },
-      s);
-  return kept;
-}
-
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, 1) sample_draw(
     int* __restrict__ token_ids,  // [rows]
@@ -482,7 +312,8 @@ __global__ void __launch_bounds__(kThreads, 1) sample_draw(
     const Draw& draw = work.draw;
     Prefix kept = {order_key(draw.min_logit), kHighestInt};
     if (draw.is_filtered && work.num_candidates > kMaxCandidates) {
-      kept = end_of_filters_in_row<T, kWidth>(work, draw, s);
+      const Extent extent = block_extent(work.extents.own(num_chunks));
+      kept = end_of_filters_in_row<T, kWidth>(work.row, work.request, draw, extent, s);
     } else {
       const int group = threadIdx.x, chunk = group / kGroups;
       Sum sum = group < num_chunks * kGroups ? work.group_sums[group] : Sum(0);
@@ -510,4 +341,77 @@ __global__ void __launch_bounds__(kThreads, 1) sample_draw(
     int* counted = work.request.counted;
     if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);
   }
+}
+
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kThreads, 1) sample_few_rows(
+    int* __restrict__ token_ids,      // [rows]
+    const T* logits,                  // [rows, vocab]
+    const int* row_ids,               // [rows]
+    const int* sample_positions,      // [rows]
+    int* token_counts,                // [slots, vocab]
+    const float* repetition_penalty,  // [slots]
+    const float* presence_penalty,    // [slots]
+    const float* frequency_penalty,   // [slots]
+    const int* bias_ids,              // [slots, max_bias]
+    const float* bias_values,         // [slots, max_bias]
+    const int* stop_ids,              // [slots, max_stop_ids]
+    const int* min_position,          // [slots]
+    const float* temperature,         // [slots]
+    const int* top_k,                 // [slots]
+    const float* top_p,               // [slots]
+    const float* min_p,               // [slots]
+    const unsigned* seeds,            // [slots, 2]
+    const int* sample_index,          // [slots]
+    const int* count_tokens,          // [slots]
+    int vocab,
+    int max_bias,
+    int max_stop_ids,
+    int run_bits) {  // a thread has 1 << run_bits tokens
+  extern __shared__ __align__(16) unsigned char smem[];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const int slot = row_ids[blockIdx.y], rank = blockIdx.x;
+  const int block_tokens = kThreads << run_bits, begin = rank * block_tokens;
+  const T* row_logits = logits + static_cast<long long>(blockIdx.y) * vocab;
+  PartLoads<T, kWidth> loads;
+  loads.load(row_logits, vocab, begin, block_tokens, threadIdx.x * kWidth);
+  if (slot < 0) {
+    if (rank == 0 && threadIdx.x == 0) token_ids[blockIdx.y] = 0;
+    return;
+  }
+  using Sampler = FewRowsSampler<T, kWidth>;
+  typename Sampler::Work& work = *reinterpret_cast<typename Sampler::Work*>(smem);
+  if (threadIdx.x == 0) {
+    const Asked asked = {token_counts,
+                         repetition_penalty,
+                         presence_penalty,
+                         frequency_penalty,
+                         bias_ids,
+                         bias_values,
+                         stop_ids,
+                         min_position,
+                         temperature,
+                         top_k,
+                         top_p,
+                         min_p,
+                         seeds,
+                         sample_index,
+                         count_tokens,
+                         vocab,
+                         max_bias,
+                         max_stop_ids};
+    const int position = sample_positions[blockIdx.y];
+    work.row = asked.row(row_logits, slot, position);
+    work.request = asked.request(slot, position);
+  }
+  const PartTile tile = {reinterpret_cast<float*>(smem + sizeof(work)), run_bits};
+  Sampler sampler = {work, tile, rank, begin, block_tokens};
+  const int token = sampler.sample(row_logits, vocab, loads);
+  if (token != Sampler::kNotHere && threadIdx.x == 0) {
+    token_ids[blockIdx.y] = token;
+    int* counted = work.request.counted;
+    if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);
+  }
+  cluster_wait();  // nobody leaves while others read its shared memory
 }

@@ -57,11 +57,14 @@ from .adjust_logits import adjust_logits
 from .philox import USE_SAMPLE, philox4x32_10, uniform
 from .precision import quiet
 from .row_order import (
+    RANKS,
     SCRATCH_BYTES,
     THREADS,
     blocks_per_row,
     check_vocab,
+    part_bytes,
     row_width,
+    run_bits,
 )
 from .sampling_cases import SAMPLE_BENCHMARKS, SAMPLE_CASES
 
@@ -69,6 +72,8 @@ GREEDY_BELOW_TEMPERATURE = 1e-5
 BROKEN_ROW = -1  # token id of a row whose logits are no distribution
 _BLOCK = 256  # tokens whose weights are added in float32
 _WORK_BYTES = 47 * 1024  # of a row: sizeof(RowWork), rounded up
+MAX_FEW_ROWS = 12  # that are sampled by a cluster each
+_RANK_WORK_BYTES = 51 * 1024  # of shared memory: sizeof(RankWork), rounded up
 
 Side = Literal["left", "right"]
 
@@ -315,12 +320,35 @@ def workspace(axes: Axes, dtype: str) -> int:
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
+    """Of few rows on sm_90a one launch, of a cluster for each row; else four."""
+    anywhere = _launches_of_many(axes, dtype)
+    rows, vocab = axes["rows"], axes["vocab"]
+    if rows > MAX_FEW_ROWS:
+        return anywhere
+    sizes = (vocab, axes["max_bias"], axes["max_stop_ids"], run_bits(vocab))
+    return (
+        Launch(
+            f"sample_few_rows<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>",
+            (RANKS, rows, 1),
+            THREADS,
+            tuple(np.int32(size) for size in sizes),
+            ("token_ids", *_ROW_OPERANDS),
+            shared_bytes=_RANK_WORK_BYTES + max(part_bytes(vocab), SCRATCH_BYTES),
+            programmatic=True,
+            arch="sm_90a",
+            elsewhere=anywhere,
+            cluster=RANKS,
+        ),
+    )
+
+
+def _launches_of_many(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     """Three launches in which blocks share the chunks of a row; in the last a block has a row."""
     rows, vocab = axes["rows"], axes["vocab"]
     template = f"<{CUDA_TYPES[dtype]}, {row_width(dtype, vocab)}>"
     grid = (blocks_per_row(rows, vocab), rows, 1)
     sizes = tuple(np.int32(axes[axis]) for axis in ("vocab", "max_bias", "max_stop_ids"))
-    given = ("logits", "row_ids", "sample_positions", "token_counts", *_SLOT_OPERANDS, WORKSPACE)
+    given = (*_ROW_OPERANDS, WORKSPACE)
     return (
         Launch(f"sample_extents{template}", grid, THREADS, sizes, given, programmatic=True),
         Launch(f"sample_bins{template}", grid, THREADS, (), (WORKSPACE,), programmatic=True),
@@ -344,7 +372,11 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
     )
 
 
-_SLOT_OPERANDS = (
+_ROW_OPERANDS = (
+    "logits",
+    "row_ids",
+    "sample_positions",
+    "token_counts",
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",

@@ -33,8 +33,9 @@ def _case(
     frequency: Sequence[float] = (0.0,),
     biases: int = 0,
     stops: int = 0,
+    rows: int = 12,
 ) -> Case:
-    """Make 12 rows over 8 slots, 4 of them dead; the parameters repeat over the slots.
+    """Make rows over 8 slots, at least one of several dead; the parameters repeat over the slots.
 
     Args:
         name: of the case.
@@ -53,12 +54,14 @@ def _case(
         frequency: likewise.
         biases: most biased tokens of a slot, of a capacity of 16.
         stops: most stop ids of a slot, of a capacity of 5; about half the rows are short.
+        rows: of the step.
     """
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        slots, rows = 8, 12
+        slots = 8
+        live = min(slots, max(1, rows - 1))
         row_ids = np.full(rows, -1, np.int32)
-        row_ids[rng.permutation(rows)[:slots]] = rng.permutation(slots)
+        row_ids[rng.permutation(rows)[:live]] = rng.permutation(slots)[:live]
         logits = rng.normal(scale=scale, size=(rows, vocab)).astype(np.float32)
         if levels:
             logits = rng.integers(levels, size=(rows, vocab)).astype(np.float32)
@@ -66,11 +69,11 @@ def _case(
         logits[:, rng.integers(vocab)] = peak  # no row is without a token by chance
         logits[row_ids < 0] = np.nan
         if broken:
-            live = np.flatnonzero(row_ids >= 0)
-            logits[live[0], vocab - 1] = np.nan
-            logits[live[1], vocab // 2] = np.inf
-            logits[live[2]] = -np.inf
-            logits[live[3], 0] = np.copysign(np.float32(np.nan), np.float32(-1.0))
+            known = np.flatnonzero(row_ids >= 0)
+            logits[known[0], vocab - 1] = np.nan
+            logits[known[1], vocab // 2] = np.inf
+            logits[known[2]] = -np.inf
+            logits[known[3], 0] = np.copysign(np.float32(np.nan), np.float32(-1.0))
 
         def per_slot(values: Sequence[float], dtype: type[np.generic]) -> Array:
             return np.resize(np.array(values, dtype), slots)
@@ -204,14 +207,45 @@ SAMPLE_CASES = (
         top_p=(1.0, 0.9, 0.5),
         min_p=(0.0, 1e-3),
     ),
+    # More rows than have a form of their own, and fewer.
+    _case(
+        "many_rows",
+        20_008,
+        temperature=(0.0, 0.7, 1.0, 1.5),
+        top_k=(0, 30, 900),
+        top_p=(0.9, 1.0, 0.99, 0.5),
+        min_p=(0.0, 0.0, 0.0, 0.0, 0.05),
+        repetition=(1.0, 1.2),
+        biases=16,
+        stops=5,
+        rows=20,
+    ),
+    _case("many_rows_ties", 20_000, levels=2, top_k=(0, 12_000), top_p=(0.3, 1.0), rows=20),
+    _case("one_row", 128_256, temperature=(0.6,), top_p=(0.9,), rows=1),
+    _case("few_rows", 20_008, temperature=(0.0, 0.7, 1.0), top_k=(0, 30), min_p=(0, 0.1), rows=8),
+    _case(
+        "few_rows_everything",
+        20_008,
+        temperature=(1.0, 0.6, 1.5),
+        top_k=(0, 50, 20_000),
+        top_p=(0.95, 0.8, 1.0),
+        repetition=(1.0, 1.1),
+        biases=16,
+        stops=5,
+        rows=7,
+    ),
+    _case("few_rows_nearly_flat", 128_256, scale=0.3, top_p=(0.9, 0.5), top_k=(0, 999), rows=3),
+    _case("few_rows_ties", 20_000, levels=2, top_k=(0, 12_000), top_p=(0.3, 1.0), rows=4),
+    _case("few_rows_broken", 1000, broken=True, temperature=(0.0, 1.0), rows=6),
 )
 
 
-def _full_batch(name: str, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Case:
-    """64 live rows over a vocabulary of real size, all with the same parameters."""
+def _full_batch(
+    name: str, temperature: float, top_p: float = 1.0, top_k: int = 0, rows: int = 64
+) -> Case:
+    """Live rows over a vocabulary of real size, all with the same parameters."""
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        rows = 64
         none, zeros = np.full((rows, 1), -1, np.int32), np.zeros(rows, np.float32)
         return (
             np.zeros((rows, VOCAB), np.int32),
@@ -242,4 +276,7 @@ SAMPLE_BENCHMARKS = (
     _full_batch("64x128256_no_filter", temperature=0.8),
     _full_batch("64x128256_top_p", temperature=0.8, top_p=0.9),
     _full_batch("64x128256_top_k_top_p", temperature=0.8, top_p=0.9, top_k=50),
+    _full_batch("1x128256_greedy", temperature=0.0, rows=1),
+    _full_batch("1x128256_top_p", temperature=0.6, top_p=0.9, rows=1),
+    _full_batch("8x128256_top_p", temperature=0.6, top_p=0.9, rows=8),
 )

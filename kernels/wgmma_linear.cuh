@@ -4,11 +4,12 @@
 // A block makes kColumns results of every row at a time, over one part of in_features; an item. In a
 // stage of its ring lie 64 elements of each row of x and of the weight, 128 bytes. Two warps copy, by
 // tensor maps, one weights and one x, so that neither waits for the other's turn, and four multiply: x is
-// [64, 16] of wgmma, rows after the last are zeros, and the sums are 64 x kColumns in their registers. A
-// block fills a multiprocessor's shared memory, so that the next
-// launch's block begins there when this one ends. It fills its ring with weights at once, tens of MB on a
-// whole card, and waits only then for the launch before, which made x: so what lies between two launches,
-// waiting for x included, is time in which weights come.
+// [64, 16] of wgmma, and the sums are 64 x kColumns in their registers. A stage has room for kRows rows
+// of x, those after the last zeros; what wgmma reads after these is the weight, for results that nobody
+// wants. A block fills a multiprocessor's shared memory, so that the next launch's block begins there when
+// this one ends. It fills its ring with weights at once, tens of MB on a whole card, and waits only then
+// for the launch before, which made x: so what lies between two launches, waiting for x included, is time
+// in which weights come.
 //
 // Parts of in_features are cut at multiples of 64, and the order of a result's sum depends on
 // in_features and the number of parts alone. in_features is a multiple of 8.
@@ -19,16 +20,17 @@
 
 constexpr int kWgmmaThreads = 192;  // of a block: four warps that multiply, two that copy
 
-template <typename T, int kColumns, int kBoxes, int kStages>
+template <typename T, int kColumns, int kBoxes, int kStages, int kRows>
 struct WgmmaLinear {
-  static constexpr int kRows = 64;                       // of x, at most
+  static constexpr int kTileRows = 64;                   // of x, that wgmma multiplies
   static constexpr int kDepth = 64;                      // elements of a row in a stage
   static constexpr int kWarps = kWgmmaThreads / 32 - 2;  // that multiply
   static constexpr int kBoxRows = kColumns / kBoxes;     // of the weight, that are copied together
   static constexpr int kRowBytes = kDepth * sizeof(T);
   static constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxRows * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kBoxes * kBoxBytes;
-  static_assert(kBoxRows % 8 == 0, "8 rows lie together");
+  static_assert(kBoxRows % 8 == 0 && kRows % 8 == 0, "8 rows lie together");
+  static_assert(kRows + kColumns >= kTileRows, "what wgmma reads for x ends within the stage");
 
   // The steps of a block, one a stage of the ring: through its items, and through the part of each.
   struct Steps {
@@ -94,7 +96,7 @@ struct WgmmaLinear {
       }
       return;
     }
-    // Rows after the last are multiplied too. They stay zero.
+    // Rows after the last that there is room for stay zero.
     const int zero_bytes = (kRows - copied_rows) * kRowBytes;
     for (int at = threadIdx.x * 16; at < kStages * zero_bytes; at += 32 * kWarps * 16) {
       const int byte = at / zero_bytes * kStageBytes + copied_rows * kRowBytes + at % zero_bytes;
@@ -172,7 +174,7 @@ struct WgmmaLinear {
 };
 
 // The sums of each part, for a launch that adds them up.
-template <typename T, int kColumns, int kStages>
+template <typename T, int kColumns, int kStages, int kRows>
 __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_parts_wgmma(
     float* workspace,  // [parts, tokens, out_features]
     const T*,          // x [tokens, in_features]
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1) linear_parts_wgmma(
     int parts,
     const __grid_constant__ TensorMap x_map,
     const __grid_constant__ TensorMap weight_map) {
-  using Linear = WgmmaLinear<T, kColumns, 1, kStages>;
+  using Linear = WgmmaLinear<T, kColumns, 1, kStages, kRows>;
   const auto box_row = [](int tile, int) { return tile * kColumns; };
   const auto finish = [&](int tile, int part, const float (&sums)[kColumns / 2]) {
 #pragma unroll

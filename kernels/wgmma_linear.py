@@ -26,6 +26,7 @@ _ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
 _SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
 _COLUMNS = (224, 192, 128, 96, 64, 48, 32, 16)  # of a tile
 MAX_PARTS = 8
+_ROWS = (16, 32, 64)  # of x, that a stage has room for
 # A product alone, that a block takes several tiles of, cuBLASLt computes as fast.
 MAX_COLUMNS = MULTIPROCESSORS * _COLUMNS[0]
 # A stage costs what is longer: its weights from memory, or all from the L2 cache. Sums of parts
@@ -43,11 +44,13 @@ class WgmmaShape:
         columns: of a tile.
         parts: of in_features.
         tiles: of all columns.
+        rows: of x, that a stage has room for.
     """
 
     columns: int
     parts: int
     tiles: int
+    rows: int
 
     @property
     def stages(self) -> int:
@@ -61,7 +64,7 @@ class WgmmaShape:
 
     @property
     def _stage_bytes(self) -> int:
-        return (MAX_ROWS + self.columns) * ROW_BYTES
+        return (self.rows + self.columns) * ROW_BYTES
 
 
 def takes_wgmma(tokens: int, in_features: int, out_features: int, dtype: str) -> bool:
@@ -106,7 +109,7 @@ def wgmma_shape(
     """
     depths = -(-in_features // _DEPTH)
     candidates = [
-        WgmmaShape(width, parts, -(-columns // width))
+        WgmmaShape(width, parts, -(-columns // width), _rows_of_stage(tokens, width))
         for width in _COLUMNS
         for parts in (1, 2, 4, 8)
         if parts <= min(max_parts, depths) and width % (8 * boxes) == 0
@@ -119,6 +122,11 @@ def wgmma_shape(
         return turns * -(-depths // shape.parts) * loaded + parts_cost
 
     return min(candidates, key=cost)
+
+
+def _rows_of_stage(tokens: int, columns: int) -> int:
+    """Rows of x that there is room for: with the tile's they are as many as wgmma reads."""
+    return next(rows for rows in _ROWS if rows >= tokens and rows + columns >= MAX_ROWS)
 
 
 def wgmma_launch(
@@ -158,13 +166,14 @@ def wgmma_launch(
         )
 
     return Launch(
-        function=f"{function}<{CUDA_TYPES[dtype]}, {shape.columns}, {shape.stages}>",
+        function=f"{function}<{CUDA_TYPES[dtype]}, {shape.columns}, {shape.stages}, {shape.rows}>",
         grid=(min(shape.tiles * shape.parts, MULTIPROCESSORS), 1, 1),
         block=_THREADS,
         scalars=tuple(map(np.int32, sizes)),
         operands=operands,
         shared_bytes=shape.shared_bytes,
         programmatic=True,
+        settles=True,
         arch=WGMMA_ARCH,
         elsewhere=elsewhere,
         tensor_maps=(

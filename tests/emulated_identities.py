@@ -37,6 +37,7 @@ from cugraphs.kernel import (
     Kernel,
     Launch,
     Operand,
+    running_on,
 )
 from cugraphs.kernels import attention_parts
 from cugraphs.kernels.adjust_logits import adjust_logits
@@ -506,7 +507,7 @@ def adjusted_bits(kernels: Kernels) -> None:
 
     def launches(axes: Axes, dtype: str) -> tuple[Launch, ...]:
         assert sample.launches is not None
-        first = sample.launches(axes, dtype)[0]
+        first = running_on("", sample.launches(axes, dtype))[0]
         assert isinstance(first, Launch)
         probe = first.function.replace("sample_extents", "adjusted_probe")
         return (first, Launch(probe, first.grid, first.block, (), ("adjusted", WORKSPACE)))
@@ -547,7 +548,7 @@ def blocks_share_rows(name: str) -> Identity:
             found = kernel.launches(axes, dtype, **scalars)
             return tuple(
                 replace(launch, grid=(1, *launch.grid[1:])) if launch.grid[1] > 1 else launch
-                for launch in found
+                for launch in running_on("", found)
                 if isinstance(launch, Launch)
             )
 
@@ -556,7 +557,7 @@ def blocks_share_rows(name: str) -> Identity:
         for case in kernel.cases:
             arrays = case_arrays(kernel, case, "bfloat16")
             _, bound = bind_launches(kernel, arrays, case.attrs)
-            first = bound[0]
+            first = running_on("", bound)[0]
             assert isinstance(first, Launch)
             shared += first.grid[0] > 1
             if 1 < first.grid[0] < 4:
@@ -567,6 +568,33 @@ def blocks_share_rows(name: str) -> Identity:
     check.__name__ = "blocks_share_rows"
     return check
 
+
+def few_rows_are_right(name: str, *cases: str) -> Identity:
+    """Few rows that have a cluster each are within the tolerance of the reference."""
+
+    def check(kernels: Kernels) -> None:
+        kernel = kernels[name]
+        assert kernel.launches is not None
+        module: Any = sys.modules[kernel.launches.__module__]
+        with mock.patch.object(module, "MAX_FEW_ROWS", 1 << 20):
+            for case in (_case(kernel, case) for case in cases):
+                for dtype in ("float32", "bfloat16"):
+                    arrays = case_arrays(kernel, case, dtype)
+                    _assert_right_on_sm_90(kernel, case, arrays)
+
+    check.__name__ = "few_rows_are_right"
+    return check
+
+
+SAMPLE_CASES_OF_RANKS = (
+    *("greedy_ties", "no_filter", "top_k_ties", "top_p", "all_filters", "odd_vocab_penalised"),
+    *("several_chunks", "top_k_of_many", "few_rows_everything", "few_rows_ties", "broken_rows"),
+    *("far_peak", "min_p", "top_p_ties", "block_edge"),
+)
+LOGPROBS_CASES_OF_RANKS = (
+    *("random", "ties", "banned", "broken_rows", "two_tokens", "few_rows", "few_rows_ties"),
+    *("many_ties", "odd_vocab"),
+)
 
 WGMMA_CASES = ("several_chunks", "many_tokens_128", "peaks_late", "dead_sequences", "key_edges")
 
@@ -631,7 +659,10 @@ def held_form_is_right(name: str) -> Identity:
     return check
 
 
-FEW_ROWS_CASES = ("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked")
+FEW_ROWS_CASES = (
+    *("one_row", "one_token", "dead_row_128", "one_long_row", "two_rows_128", "peaked"),
+    "two_rows_block_size_64",
+)
 
 
 def forms_of_few_rows_are_right(kernels: Kernels) -> None:
@@ -640,7 +671,8 @@ def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     assert kernel.launches is not None
     package = kernel.launches.__module__.rpartition(".")[0]
     module: Any = sys.modules[f"{package}.few_rows_attention"]
-    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "CLUSTER": 2, "BLOCKS": 24, "RING_BYTES": 1 << 14}
+    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
+    small |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
     before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
     try:
         for clusters in (None, True, False):  # None: as it is on a GPU
@@ -670,6 +702,41 @@ def newest_tokens(k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array
             slots = range(first, first + kv_heads * block_size, block_size)
             found += [range(slot * head_dim, (slot + 1) * head_dim) for slot in slots]
     return found
+
+
+def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
+    """ROPE_APPEND_ATTENTION, in both forms, gives the bits of the kernels that it stands for.
+
+    The newest tokens are read from nowhere in the cache.
+    """
+    kernel = kernels["rope_append_attention"]
+    rope, decode = kernels["rope_append"], kernels["paged_decode_attention"]
+    cases = [(case, attention_parts.WHOLE_SHARES) for case in small_cases(kernel)]
+    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
+    long = replace(_case(kernel, "cut_finely"), name="not cut")
+    few_rows = sys.modules[f"{package_of(decode)}.few_rows_attention"]
+    for case, shares in (*cases, (long, 1)):
+        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
+            arrays = case_arrays(kernel, case, "bfloat16")
+        *caches, arrivals, qkv, positions, slots, tables, row_ids, lengths, parts, cos_sin = arrays
+        attrs = dict(case.attrs)
+        where = (qkv, cos_sin, positions, slots)
+        q, *appended = run(rope, [*caches, *where], {"q_size": attrs.pop("q_size")})
+        given = [arrivals, q, *appended, tables, row_ids, lengths, parts]
+        newest = newest_tokens(caches[0], tables, row_ids, lengths)
+        late = {"k_cache": newest, "v_cache": newest}
+        for arch in ("", "sm_90"):
+            with mock.patch.object(few_rows, "MAX_ROWS", 0):
+                out, counts = run(decode, given, attrs, arch=arch)
+            found = run(kernel, arrays, case.attrs, arch=arch, late=late, checked=True)
+            what = f"rope_append_attention {case.name} {arch}"
+            assert_same_bits(what, found, (out, *appended, counts))
+
+
+def package_of(kernel: Kernel) -> str:
+    """Where the modules are that the kernel's module imports."""
+    assert kernel.launches is not None
+    return kernel.launches.__module__.rpartition(".")[0]
 
 
 def products_for_sm_90a_are_right(name: str, *cases: str) -> Identity:
@@ -719,7 +786,8 @@ def pieces_are_right(kernels: Kernels) -> None:
     kernel = kernels["paged_decode_attention"]
     cases = [(_case(kernel, name), attention_parts.WHOLE_SHARES) for name in PIECE_CASES]
     # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
-    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300]), 1))
+    # Dead rows, so that the form of few rows does not take it.
+    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300, 0, 0, 0]), 1))
     for case, shares in cases:
         with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
             arrays = case_arrays(kernel, case, "bfloat16")
@@ -731,7 +799,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         name: (orders_agree(name), reference_bits(name))
         for name in (
             *("apply_changes", "attention_parts", "copy_blocks", "decode_rows", "mixed_rows"),
-            *("advance", "loop_control"),
+            *("advance", "begin_rows", "loop_control"),
         )
     },
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
@@ -809,6 +877,11 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         forms_of_few_rows_are_right,
         pieces_are_right,
     ),
+    "rope_append_attention": (
+        orders_agree("rope_append_attention", ("bfloat16",)),
+        appended_attention_is_one_after_the_other,
+        far_blocks("rope_append_attention"),
+    ),
     "paged_prefill_attention": (
         orders_agree("paged_prefill_attention", ("float32", "bfloat16")),
         rounded_once("paged_prefill_attention", MAX_SHARE_ROUNDED_WEIGHTS),
@@ -821,7 +894,17 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("silu_and_mul"),
         rounded_once("silu_and_mul"),
     ),
-    "sample": (orders_agree("sample"), adjusted_bits, blocks_share_rows("sample")),
-    "logprobs": (orders_agree("logprobs"), listed_target_agrees, blocks_share_rows("logprobs")),
+    "sample": (
+        orders_agree("sample"),
+        adjusted_bits,
+        blocks_share_rows("sample"),
+        few_rows_are_right("sample", *SAMPLE_CASES_OF_RANKS),
+    ),
+    "logprobs": (
+        orders_agree("logprobs"),
+        listed_target_agrees,
+        blocks_share_rows("logprobs"),
+        few_rows_are_right("logprobs", *LOGPROBS_CASES_OF_RANKS),
+    ),
 }
 """What is asked of each kernel, by its name."""

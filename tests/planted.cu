@@ -42,6 +42,7 @@ KERNEL(last_block_adds) {
     partial[blockIdx.x] = x[blockIdx.x];
     __threadfence();
     last = atomicAdd(count, 1u) == gridDim.x - 1;
+    __threadfence();
   }
   __syncthreads();
   if (!last || threadIdx.x) return;
@@ -49,6 +50,24 @@ KERNEL(last_block_adds) {
   for (int i = 0; i < gridDim.x; ++i) sum += partial[i];
   out[0] = sum;
 }
+
+// As last_block_adds; `step` is where there is no fence, or where the partial sum is stored too late.
+enum Step { kBefore, kAfter, kStore };
+__device__ void add_wrongly(const float* x, float* out, Step step) {
+  float* partial = out + 1;
+  unsigned* count = reinterpret_cast<unsigned*>(out + 1 + gridDim.x);
+  if (threadIdx.x) return;
+  if (blockIdx.x == 0) *count = 0;
+  if (step != kStore) partial[blockIdx.x] = x[blockIdx.x];
+  if (step != kBefore) __threadfence();
+  if (step == kStore) partial[blockIdx.x] = x[blockIdx.x];
+  const bool last = atomicAdd(count, 1u) == gridDim.x - 1;
+  if (step != kAfter) __threadfence();
+  if (last) out[0] = partial[0];  // lacks_a_fence
+}
+KERNEL(no_fence_before_the_atomic) { add_wrongly(x, out, kBefore); }
+KERNEL(no_fence_after_the_atomic) { add_wrongly(x, out, kAfter); }
+KERNEL(stores_after_the_fence) { add_wrongly(x, out, kStore); }
 
 KERNEL(no_barrier) {
   __shared__ float tile[64];

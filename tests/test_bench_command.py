@@ -120,6 +120,7 @@ def tiny(length, device=None):
             "/no/such/folder/record.json is in no folder that exists, expected one",
         ),
         (["decode", "no/such/folder/here"], "no/such/folder/here"),
+        (["decode", "--shape", "llama-3.2-1b", "--top-p", "2"], "top_p is 2.0, expected"),
         (["prefill", "--shape", "llama-3.2-1b", "--chunk", "0"], "--chunk is 0, expected 1 to"),
         (
             ["prefill", "--shape", "smollm2-135m", "--prompt", "8192"],
@@ -214,7 +215,7 @@ def test_decode_prints_its_mode_and_writes_a_record(on_cpu, folder, tmp_path, ca
     assert main(["bench", "decode", folder, *options, "--mode", "none", "--json", str(file)]) == 0
     out = capsys.readouterr().out.splitlines()
     mode = "none (EAGER, launch by launch: not decode speed), steps queued one, while the last runs"
-    assert out[0].endswith(f"random weights; mode {mode}")
+    assert out[0].endswith(f"random weights; mode {mode}, greedy")
     assert out[1].startswith("Toy, driver 1.0 (CUDA 1.0), CuPy 1.0, ")
     assert out[2] == "ceilings, measured now: 4.000 TB/s read, 800 TFLOP/s of bf16 matrix products"
     assert "mode none (EAGER" in out[3] and "GPU replay" in "".join(out)
@@ -228,6 +229,20 @@ def test_decode_prints_its_mode_and_writes_a_record(on_cpu, folder, tmp_path, ca
         assert times["prompt_tokens"] == 20 and times["tokens"] == 4
         assert times["step_ms"] > 0 and times["replay_ms"] is None
         assert result["step_share"] == pytest.approx(result["floor_ms"] / times["step_ms"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--temperature", "0.6", "--top-p", "0.9"], "temperature 0.6, top-p 0.9"),
+        (["--top-k", "5", "--min-p", "0.05"], "temperature 1, top-k 5, min-p 0.05"),
+        (["--temperature", "0", "--top-p", "0.9"], "greedy"),
+    ],
+)
+def test_decode_draws_tokens_as_it_is_asked_to(on_cpu, folder, capsys, options, said):
+    work = ["--dtype", "float32", "--prompt", "20", "--tokens", "2", "--mode", "none"]
+    assert main(["bench", "decode", folder, *work, *options]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"while the last runs, {said}")
 
 
 def test_shares_of_8b_are_those_of_its_weights_and_cache(monkeypatch):

@@ -48,9 +48,9 @@ def test_each_benchmark_is_timed_in_bfloat16_and_shown(timed, capsys):
         ("advance", "two", "float32"),
     ]
     header, *rows = lines_of(capsys)
-    columns = "kernel size dtype us empty us MiB GB/s Gflop TFLOP/s share"
+    columns = "kernel size dtype us early us empty us MiB GB/s Gflop TFLOP/s share early"
     assert " ".join(header.split()) == columns
-    figures = "1.00 2.50 0.954 1,000 0.0001 0.1 25.0% r"
+    figures = "1.00 - 2.50 0.954 1,000 0.0001 0.1 25.0% r -"
     assert " ".join(rows[0].split()) == f"add one bfloat16 {figures}"
     assert " ".join(rows[3].split()) == f"advance two float32 {figures}"
     told = " ".join(rows[4:])
@@ -66,12 +66,13 @@ def test_dtypes_are_those_that_are_asked_for(timed):
 
 def test_an_empty_kernel_is_shown_beside_small_sizes_only(timed, capsys, monkeypatch):
     def time_case(timer, kernel, case, dtype, arrays):
-        return Speed(kernel.name, case.name, dtype, 1e-5, Cost(1 << 25, 0), 1)
+        return Speed(kernel.name, case.name, dtype, 1e-5, Cost(1 << 25, 0), 1, 8e-6)
 
     monkeypatch.setattr(kernel_bench, "time_case", time_case)
     assert main(["check", "--bench", "add"]) == 0
     assert lines_of(capsys)[1].split() == [
-        *("add", "one", "bfloat16", "10.00", "32", "3,355", "0", "0", "83.9%", "r")
+        *("add", "one", "bfloat16", "10.00", "8.00", "32", "3,355", "0", "0", "83.9%", "r"),
+        "104.9%",
     ]
 
 

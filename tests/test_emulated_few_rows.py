@@ -30,6 +30,8 @@ def kernel(monkeypatch, request):
     rows = 1 << 20 if clusters else 0
     monkeypatch.setattr(few_rows_attention, "CLUSTERED_ROWS", {64: rows, 128: rows})
     monkeypatch.setattr(few_rows_attention, "WARPS", 2)
+    monkeypatch.setattr(few_rows_attention, "WARPS_IN_CLUSTER", 2)
+    monkeypatch.setattr(few_rows_attention, "LARGE_RING_ROWS", {64: 0, 128: 0})
     monkeypatch.setattr(few_rows_attention, "CLUSTER", 2)
     monkeypatch.setattr(few_rows_attention, "BLOCKS", 24)
     monkeypatch.setattr(few_rows_attention, "RING_BYTES", 2 * ahead * 16 * 128 * 2)

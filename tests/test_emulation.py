@@ -17,7 +17,10 @@ pytestmark = needs_compiler
 SOURCE = Path(__file__).with_name("planted.cu")
 TEXT = SOURCE.read_text()
 ORDERS = ("forward", "reverse", "random")
+# A block reads what another one wrote: what lacks between.
+UNPUBLISHED = ("no_fence_before_the_atomic", "no_fence_after_the_atomic", "stores_after_the_fence")
 BLOCKS = {"reversed": 3, "last_block_adds": 5, "blocks_write_one_element": 2}
+BLOCKS |= dict.fromkeys(UNPUBLISHED, 2)
 PROGRAMMATIC = {
     "writes_before_the_wait",
     "reads_before_the_wait",
@@ -87,7 +90,7 @@ def planted(cases, source=SOURCE, launches=launches):
     )
 
 
-PLANTED = planted((*RIGHT, *WRONG))
+PLANTED = planted((*RIGHT, *WRONG, *UNPUBLISHED))
 
 
 def run(function, n=64, *, kernel=PLANTED, **how):
@@ -157,6 +160,16 @@ def test_a_planted_mistake_is_found_where_it_is(function, message):
     if function != "returns_without_the_wait":
         assert str(caught.value).startswith(f"planted.cu:{line_of(function)}: block (")
     assert function in str(caught.value)
+
+
+@pytest.mark.parametrize("function", UNPUBLISHED)
+def test_what_another_block_wrote_is_published_and_looked_for(function):
+    line = line_of("lacks_a_fence")
+    where = (
+        rf"^planted.cu:{line}.*: race on out at byte 4: read here, written by block 0 in the same"
+    )
+    with pytest.raises(AssertionError, match=where):
+        run(function, checked=True)
 
 
 @pytest.mark.parametrize("seed", range(5))

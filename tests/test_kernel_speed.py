@@ -115,6 +115,8 @@ class Device:
     def __init__(self):
         self.now_s = 0.0
         self.launched = []  # (kernel, first pointer)
+        self.after_ours = []  # of each launch, those of captures too
+        self.early = (False, False)  # whether launches begin early, and whether they settle
         self.stream = types.SimpleNamespace(ptr=0, device=self)
 
     def allocate_bytes(self, nbytes):
@@ -147,9 +149,10 @@ def device(monkeypatch):
     def prepare(kernel, arrays, attrs, *, stream, cublaslt, workspace):
         def launch(after_ours=False):
             toy.launched.append((kernel.name, arrays[0].ctypes.data))
+            toy.after_ours.append(after_ours)
             toy.now_s += toy.launch_s
 
-        launch.is_ours = True
+        launch.is_ours, launch.begins_early, launch.settles = True, *toy.early
         return [launch]
 
     class Event:
@@ -188,6 +191,32 @@ def test_a_case_is_timed_on_cold_copies_in_turn(device):
     assert len(set(pointers)) == 8 * 100_000 // 61_440 + 2
     assert pointers[:15] == [*dict.fromkeys(pointers)]
     assert speed.seconds == pytest.approx((1e-6 + 200 * 10e-6) / 200)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "begins_early", "settles", "is_timed_early"),
+    [
+        (ADD, False, False, False),
+        (ADD, True, False, True),
+        (PAGED_DECODE_ATTENTION, True, False, False),  # it reads early what must be settled
+        (PAGED_DECODE_ATTENTION, True, True, True),
+    ],
+)
+def test_runs_begin_early_where_a_step_would_let_them(
+    device, kernel, begins_early, settles, is_timed_early
+):
+    device.early = (begins_early, settles)
+    case = kernel.cases[0]
+    arrays = case_arrays(kernel, case, "float32")
+    speed = time_case(LaunchTimer(device), kernel, case, "float32", arrays)
+    assert (speed.early_seconds is not None) == is_timed_early
+    # Two chains are captured at most; of the second one every launch but the first is early.
+    runs = [early for early in device.after_ours if early]
+    assert len(runs) == (199 if is_timed_early else 0)
+    (record,) = speeds_as_json([speed], CEILINGS)
+    assert (record["early_us"] is not None) == is_timed_early
+    if is_timed_early:  # in no time here: nothing overlaps
+        assert record["early_share"] == pytest.approx(record["share"])
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,9 @@ def test_a_written_operand_is_not_constant():
     ("access", "change", "what"),
     [
         (
-            Access.UPDATE,
+            Access.WRITE,
             {"settled": True},
-            "settled and update, expected settled operands to be READ",
+            "settled and write, expected settled operands to be READ or UPDATE",
         ),
         (
             Access.READ,

@@ -1,4 +1,4 @@
-"""How long a decode step takes: mean over the tokens after a prompt, greedy sampling included.
+"""How long a decode step takes: mean over the tokens after a prompt, sampling included.
 
 Timed twice: as the engine drives it, with scheduling and text, and on the GPU alone, replay by
 replay. Shares are of the floor, to read all weights and the sequences' K and V once, at the read
@@ -19,6 +19,7 @@ from cugraphs.cli.bench_session import (
 )
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
 from cugraphs.decode_bench import (
+    GREEDY,
     ONE_AHEAD,
     BenchModel,
     DecodeTimes,
@@ -31,6 +32,7 @@ from cugraphs.decode_bench import (
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.ladder import Ladder
 from cugraphs.model_runner import GraphMode
+from cugraphs.sampling_params import SamplingParams
 from cugraphs.step_bound import StepBound, bound_step
 from cugraphs.token_ring import MAX_STEPS
 
@@ -41,6 +43,14 @@ MODES = {
     "full": "full (the step is one CUDA graph)",
     "none": "none (EAGER, launch by launch: not decode speed)",
 }
+
+
+_SAMPLING = (
+    ("temperature", float, "of the sampled tokens (default: greedy; where a filter is given, 1)"),
+    ("top-k", int, "sample from the N likeliest tokens only"),
+    ("top-p", float, "sample from the likeliest tokens that together have this probability"),
+    ("min-p", float, "drop tokens below this share of the likeliest token's probability"),
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,32 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--step-loops", action="store_true", help="queue those as one launch, a loop"
     )
+    for name, kind, text in _SAMPLING:
+        parser.add_argument(f"--{name}", type=kind, metavar="N", help=text)
     parser.set_defaults(run=run)
+
+
+def sampling_of(args: argparse.Namespace) -> SamplingParams:
+    """How the tokens are drawn.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    names = [name.replace("-", "_") for name, _, _ in _SAMPLING]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if not given:
+        return GREEDY
+    return SamplingParams(ignore_eos=True, seed=0, **given)
+
+
+def describe_sampling(sampling: SamplingParams) -> str:
+    """In words."""
+    if sampling.is_greedy:
+        return "greedy"
+    filters = {"top-k": sampling.top_k, "min-p": sampling.min_p}
+    on = [f"{name} {value:g}" for name, value in filters.items() if value > 0]
+    on += [f"top-p {sampling.top_p:g}"] if sampling.top_p < 1 else []
+    return ", ".join([f"temperature {sampling.temperature:g}", *on])
 
 
 def add_work_options(
@@ -146,7 +181,8 @@ def run(args: argparse.Namespace) -> int:
     pairs = works(args)
     check_counts("--scheduler-steps", [args.scheduler_steps], MAX_STEPS)
     queueing = Queueing(args.scheduler_steps, 0 if args.sync else 1, args.step_loops)
-    mode = f"{MODES[args.mode]}, {queueing}"
+    sampling = sampling_of(args)
+    mode = f"{MODES[args.mode]}, {queueing}, {describe_sampling(sampling)}"
     session = BenchSession("decode", mode, args)
     longest = max(length_of(prompt, args.tokens) for _, prompt in pairs) + queueing.num_steps
     session.check_length(longest)
@@ -155,7 +191,7 @@ def run(args: argparse.Namespace) -> int:
     results = []
     with progress_bar(len(pairs)) as advance:
         for batch, prompt in pairs:
-            result = measure(model, gpu, batch, prompt, args.tokens, args.mode, queueing)
+            result = measure(model, gpu, batch, prompt, args.tokens, args.mode, queueing, sampling)
             results.append(result)
             advance(f"{batch} x {prompt}")
     _print(results, mode)
@@ -171,6 +207,7 @@ def measure(
     tokens: int,
     mode: str,
     queueing: Queueing = ONE_AHEAD,
+    sampling: SamplingParams = GREEDY,
 ) -> DecodeResult:
     """Time one batch after one prompt, in a runner of its own."""
     # Blocks are taken ahead for all steps that are queued together.
@@ -179,7 +216,12 @@ def measure(
     graph_mode: GraphMode = "full" if mode == "full" else "none"
     runner = RandomCacheRunner(model, plan, graph_mode, loops=queueing.loops)
     times = time_decode(
-        runner, batch=batch, prompt_tokens=prompt_tokens, tokens=tokens, queueing=queueing
+        runner,
+        batch=batch,
+        prompt_tokens=prompt_tokens,
+        tokens=tokens,
+        queueing=queueing,
+        sampling=sampling,
     )
     context = round(times.mean_context)
     work = step_work(plan, batch, context=context, arch=gpu.arch)
@@ -228,7 +270,7 @@ def _print(results: list[DecodeResult], mode: str) -> None:
     console = TableConsole()
     console.print(table)
     console.print(
-        "step: as the engine drives it, with scheduling, greedy sampling and text; the KV cache "
+        "step: as the engine drives it, with scheduling, sampling and text; the KV cache "
         "holds random numbers, no prompt was computed. floor: weights, K and V read once at the "
         "ceiling. bound: the floor, or the linear layers' flops where they take longer than the "
         "weights."

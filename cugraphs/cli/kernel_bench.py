@@ -107,7 +107,8 @@ def _print(gpu_name: str, ceilings: Ceilings, timings: Sequence[Speed | NotTimed
     table = Table(box=None, pad_edge=False)
     for column in ("kernel", "size", "dtype"):
         table.add_column(column, no_wrap=True)
-    for column in ("us", "empty us", "MiB", "GB/s", "Gflop", "TFLOP/s", "share"):
+    times, rates = ("us", "early us", "empty us"), ("MiB", "GB/s", "Gflop", "TFLOP/s")
+    for column in (*times, *rates, "share", "early"):
         table.add_column(column, no_wrap=True, justify="right")
     for timing in timings:
         table.add_row(timing.kernel, timing.size, timing.dtype, *_figures(timing, ceilings))
@@ -127,7 +128,9 @@ def _print(gpu_name: str, ceilings: Ceilings, timings: Sequence[Speed | NotTimed
     )
     copy_share = ceilings.copy_bytes_per_s / ceilings.read_bytes_per_s
     console.print(
-        "us: one call, in a captured chain whose operands are in no cache. share: of the rate of "
+        "us: one call, in a captured chain of launches that begin one after the other, whose "
+        "operands are in no cache. early us: where a launch may begin before the one before has "
+        "ended, as in a step; - where it may not. share (early: by early us): of the rate of "
         "reading (r), of which a kernel that also writes can reach about "
         f"{copy_share:.0%}, or of the matrix product (m), whichever is larger. empty us: so many "
         f"launches of nothing, where less than {SMALL_BYTES >> 20} MiB move.",
@@ -139,13 +142,17 @@ def _figures(timing: Speed | NotTimed, ceilings: Ceilings) -> list[str]:
     if isinstance(timing, NotTimed):
         return ["-"]
     share, ceiling = timing.share(ceilings)
+    early_share = timing.early_share(ceilings)
+    early = timing.early_seconds
     empty_us = timing.launches * ceilings.empty_s * 1e6
     return [
         f"{timing.seconds * 1e6:,.2f}",
+        "-" if early is None else f"{early * 1e6:,.2f}",
         f"{empty_us:.2f}" if timing.is_small else "",
         three_digits(timing.cost.bytes_accessed / 2**20),
         three_digits(timing.bytes_per_s / 1e9),
         three_digits(timing.cost.flops / 1e9),
         three_digits(timing.flops_per_s / 1e12),
         f"{share:.1%} {ceiling[0]}",
+        "-" if early_share is None else f"{early_share:.1%}",
     ]

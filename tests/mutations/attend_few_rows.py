@@ -4,8 +4,8 @@ BUGS = {
     ("paged_decode_attention", "attend_few_rows.cuh"): (
         (
             "the newest token is read before the wait, few rows",
-            "const bool settled = piece_of(lane) < pieces - 1;",
-            "const bool settled = piece_of(lane) < pieces;",
+            "settled = own < pieces - 1;",
+            "settled = own < pieces;",
         ),
         (
             "the newest piece is not copied, few rows",
@@ -76,9 +76,45 @@ BUGS = {
             "static_cast<long long>(block) * kv_heads;",
         ),
         (
-            "a block takes the next one's first piece too, few rows",
-            "end = min(first + share, pieces)",
-            "end = min(first + share + 1, pieces)",
+            "a block takes the next one's pieces too, few rows",
+            "stride = kWarps * ranks, first = warp * ranks + rank;",
+            "stride = kWarps * ranks, first = warp * ranks + rank / 2;",
+        ),
+        (
+            "pieces are left out, few rows",
+            "stride = kWarps * ranks,",
+            "stride = kWarps * ranks * 2,",
+        ),
+        ("a piece of another block, few rows", "(piece >> block_shift)", "piece"),
+        (
+            "always a block's first piece, few rows",
+            "first + n * stride & (1 << block_shift) - 1;",
+            "0;",
+        ),
+        (
+            "columns of sums swapped, few rows",
+            "sums[step][i], sums[step][i + 2], sums[step + 1][i]",
+            "sums[step][i], sums[step + 1][i], sums[step][i + 2]",
+        ),
+        (
+            "what was folded keeps an old maximum, few rows",
+            "all.sums[i] *= keep;",
+            "all.sums[i] *= 1.0f;",
+        ),
+        (
+            "the total that was folded keeps an old maximum, few rows",
+            "    all.total *= keep;\n",
+            "",
+        ),
+        (
+            "what is no part is folded, few rows",
+            "k < count ? exp2_for<T>(found[k].highest - best) : 0.0f",
+            "exp2_for<T>(found[k].highest - best)",
+        ),
+        (
+            "the highest score of what is no warp counts, few rows",
+            "warps += w * ranks + rank < pieces;",
+            "warps += w * ranks + rank <= pieces;",
         ),
         (
             "a cluster's blocks read what is not written yet",
@@ -91,9 +127,14 @@ BUGS = {
             "        // nobody",
         ),
         (
-            "of a cluster's last block one warp counts",
-            "warps + min(kWarps, of_last)",
-            "warps + min(1, of_last)",
+            "of a cluster's last warps one too few counts",
+            "const int parts = min(pieces, stride);",
+            "const int parts = min(pieces, stride - 1);",
+        ),
+        (
+            "a cluster's warps are folded as if each block had all",
+            "cluster_address(own, from % kCluster)",
+            "cluster_address(own, from / kWarps)",
         ),
         (
             "a cluster's parts after the first 32 are left out",
@@ -102,13 +143,38 @@ BUGS = {
         ),
         (
             "the counter stays as it is, few rows",
-            "        if (threadIdx.x == 0) *count = 0;  // as it was\n",
+            "    if (lane == 0) *count = 0;  // as it was\n",
             "",
         ),
         (
             "the first block takes itself for the last, few rows",
-            "atomicAdd(count, 1) == blocks - 1;",
-            "atomicAdd(count, 1) == 0;",
+            "arrived, 0) != used - 1) return;",
+            "arrived, 0) != 0) return;",
+        ),
+        (
+            "no barrier before a head is said to be there, few rows",
+            "    __syncwarp();\n    int arrived",
+            "    int arrived",
+        ),
+        (
+            "a head of another KV head is counted, few rows",
+            "kv_heads + kv_head) * group;\n      for",
+            "kv_heads) * group;\n      for",
+        ),
+        (
+            "one count for all heads, few rows",
+            "counts + head, store",
+            "counts, store",
+        ),
+        (
+            "heads after the warps are not folded, few rows",
+            "head < group; head += kWarps",
+            "head < min(group, kWarps); head += kWarps",
+        ),
+        (
+            "what other blocks found may not be there, few rows",
+            "add_and_meet(count, 1)",
+            "atomicAdd(count, 1)",
         ),
         (
             "no barrier before warps are folded, few rows",
@@ -117,13 +183,8 @@ BUGS = {
         ),
         (
             "parts after the first batch are left out, few rows",
-            "begin += kBatch * teams",
-            "begin += 1 << 20",
-        ),
-        (
-            "no barrier before teams are folded, few rows",
-            "    if (teams == 1) return;\n    __syncthreads();\n",
-            "    if (teams == 1) return;\n",
+            "begin < used; begin += kBatch",
+            "begin < 1; begin += kBatch",
         ),
     ),
 }

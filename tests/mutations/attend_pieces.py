@@ -26,8 +26,8 @@ BUGS = {
         ("waits for the round before", "number / kPlaces % 2", "(number / kPlaces + 1) % 2"),
         (
             "block size 16 assumed, pieces",
-            "block_table[token_of(n) / block_size]",
-            "block_table[token_of(n) / 16]",
+            "block_table + token_of(n) / block_size",
+            "block_table + token_of(n) / 16",
         ),
         (
             "the place in a block is left out",
@@ -50,15 +50,15 @@ BUGS = {
             "block * kv_heads",
         ),
         ("K for V", "(number % 2 ? v_cache : k_cache)", "k_cache"),
-        ("the first 32 tiles' blocks for all", "        blocks = later_blocks;\n", ""),
+        ("the first 32 tiles' blocks for all", "      blocks = later_blocks;\n", ""),
         (
             "the second 32 tiles' blocks for all later ones",
             "block_of(n + 32 + lane)",
             "block_of(32 + lane)",
         ),
         ("the first tile's block for all", "blocks, n % 32)", "blocks, 0)"),
-        ("half of each piece is copied", "from, kTile * 2, barrier_of", "from, kTile, barrier_of"),
-        ("every lane begins the copy", "      if (lane != 0) return;\n", ""),
+        ("half of each piece is copied", "int bytes = kTile * 2;", "int bytes = kTile;"),
+        ("every lane begins the copy", "    if (lane != 0) return;\n", ""),
         (
             "K is copied over while others use it",
             "      __syncwarp();\n      copy(2 * n + kPlaces);",
@@ -70,7 +70,11 @@ BUGS = {
             "      copy(2 * n + 1 + kPlaces);",
         ),
         ("V is not copied", "      copy(2 * n + 1 + kPlaces);\n", ""),
-        ("heads that are not there are read", "if (lane_row < heads) queries", "queries"),
+        (
+            "heads that are not there are read",
+            "head * kHeadDim, head < heads);",
+            "head * kHeadDim, true);",
+        ),
         ("tokens take queries in one order", "second = queries[j ^ 1]", "second = queries[j]"),
         ("keys in one order for all tokens", "place = j ^ lane_row % 2", "place = j"),
         ("the first 8 tokens twice", "keys + half * 8 * kHeadDim", "keys + half * 0 * kHeadDim"),
@@ -130,6 +134,64 @@ BUGS = {
             "the first warp alone",
             "for (int w = 0; w < kWarps; ++w) {\n        const float scale",
             "for (int w = 0; w < 1; ++w) {\n        const float scale",
+        ),
+    ),
+    ("rope_append_attention", "attend_pieces.cuh"): (
+        (
+            "the newest token's slot is read",
+            "min(end - 1 - token_of(n), kTileTokens)",
+            "min(end - token_of(n), kTileTokens)",
+        ),
+        (
+            "a token less than there is",
+            "min(end - 1 - token_of(n), kTileTokens)",
+            "min(end - 2 - token_of(n), kTileTokens)",
+        ),
+        (
+            "a last piece of one token is waited for",
+            "barrier_of(number), bytes);\n    if",
+            "barrier_of(number), max(bytes, 16));\n    if",
+        ),
+        (
+            "the token's place in a full last piece",
+            "kAppends && newest != nullptr && token_of(n) + kTileTokens >= end",
+            "kAppends && newest != nullptr && token_of(n) + kTileTokens > end",
+        ),
+        (
+            "the newest key is left out",
+            "      if (completes) complete(tile_at(2 * n), newest, end - 1 - token_of(n));\n",
+            "",
+        ),
+        (
+            "the newest key for the value",
+            "newest + kHeadDim, end - 1 - token_of(n)",
+            "newest, end - 1 - token_of(n)",
+        ),
+        ("the newest value is left out", "      if (completes) {\n", "      if (false) {\n"),
+        (
+            "the newest token a place too early",
+            "newest, end - 1 - token_of(n)",
+            "newest, max(end - 2 - token_of(n), 0)",
+        ),
+        (
+            "what lies after the newest token is left as it was",
+            "      *reinterpret_cast<Vector*>(tile + i) = vector;\n",
+            "      if (column < kHeadDim) *reinterpret_cast<Vector*>(tile + i) = vector;\n",
+        ),
+        (
+            "no barrier before lanes read the newest token",
+            "      *reinterpret_cast<Vector*>(tile + i) = vector;\n    }\n    __syncwarp();\n",
+            "      *reinterpret_cast<Vector*>(tile + i) = vector;\n    }\n",
+        ),
+        (
+            "the warp of the last piece is another",
+            "tiles > 0 && token_of(tiles - 1) + kTileTokens >= end",
+            "tiles > 0 && warp == 0",
+        ),
+        (
+            "a last piece that is full is nobody's",
+            "token_of(tiles - 1) + kTileTokens >= end;",
+            "token_of(tiles - 1) + kTileTokens > end;",
         ),
     ),
 }

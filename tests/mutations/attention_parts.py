@@ -1,8 +1,10 @@
-"""Bugs to plant in kernels/attention_parts.cu and kernels/attention_parts.py."""
+"""Bugs to plant in kernels/attention_parts.cu, .cuh and kernels/attention_parts.py."""
 
 BUGS = {
     ("attention_parts", "attention_parts.cu"): (
         ("does not wait for the launch before", "  wait_for_previous_kernel();\n", ""),
+    ),
+    ("attention_parts", "attention_parts.cuh"): (
         (
             "a thread's first row alone is counted",
             "row < rows; row += kThreads) {\n    units",

@@ -3,24 +3,9 @@
 BUGS = {
     ("logprobs", "logprobs.cu"): (
         (
-            "the peak is not subtracted",
-            "to_float(row.logits[wanted.target]) - peak - log_sum;",
-            "to_float(row.logits[wanted.target]) - log_sum;",
-        ),
-        (
-            "rank counted from 0",
-            "block_scan<kThreads>(before).total)",
-            "block_scan<kThreads>(before).total - 1)",
-        ),
-        (
             "more tokens listed than there are",
             "min(min(num_logprobs[row], max_logprobs), vocab)",
             "min(num_logprobs[row], max_logprobs)",
-        ),
-        (
-            "a row that wants nothing writes before its list",
-            "int i = listed + threadIdx.x",
-            "int i = wanted.count + threadIdx.x",
         ),
         ("a target of id 0 is ignored", "target_ids[row] >= 0 ?", "target_ids[row] > 0 ?"),
         (
@@ -30,19 +15,9 @@ BUGS = {
         ),
         ("a row without a target reads before the row", "    if (target < 0) count = -1;\n", ""),
         (
-            "overflows for large logits",
-            "sum += expf(logit - peak);",
-            "sum += expf(logit) * expf(-peak);",
-        ),
-        (
             "the sampled token in place of the target",
             "target_ids[row] >= 0 ? target_ids[row] : token_ids[row]",
             "token_ids[row]",
-        ),
-        (
-            "the list of the first row for all",
-            "top_ids[at] = candidate_id(candidate);",
-            "top_ids[i] = candidate_id(candidate);",
         ),
         (
             "a token too few in the list",
@@ -63,6 +38,48 @@ BUGS = {
             "only one warp's sum of a chunk",
             "group_sums[chunk.index * kGroups + warp_index()] = sum;",
             "group_sums[chunk.index * kGroups] = sum;",
+        ),
+        ("the peak is not subtracted", "end(target - peak - log_sum", "end(target - log_sum"),
+        (
+            "rank counted from 0",
+            "static_cast<int>(before), listed",
+            "static_cast<int>(before) - 1, listed",
+        ),
+        (
+            "overflows for large logits",
+            "sum += expf(logit - peak);\n      before",
+            "sum += expf(logit) * expf(-peak);\n      before",
+        ),
+        (
+            "the list of the first row for all",
+            "top_ids = all_top_ids + at;",
+            "top_ids = all_top_ids;",
+        ),
+        (
+            "the rest of the list is left as it was",
+            "int i = listed + threadIdx.x",
+            "int i = listed + 1 + threadIdx.x",
+        ),
+        (
+            "few rows: the peak is not subtracted in time",
+            "sum += expf(logit - peak);\n        before",
+            "sum += expf(logit - 0.5f * peak);\n        before",
+        ),
+        ("few rows: groups of the first block alone", "group / groups));", "0));"),
+        (
+            "few rows: tokens after the target before it",
+            "up_to_target.holds(order_key(logit), id) && id < vocab ? 1 : 0;\n        if",
+            "order_key(logit) >= up_to_target.key ? 1 : 0;\n        if",
+        ),
+        (
+            "few rows: the first blocks leave early",
+            "*reinterpret_cast<RowScratch*>(tile.words));\n  }\n  meet();\n",
+            "*reinterpret_cast<RowScratch*>(tile.words));\n  }\n",
+        ),
+        (
+            "few rows: a chunk's group is written once for all",
+            "s.groups[chunk / kChunk * kGroups + warp_index()]",
+            "s.groups[warp_index()]",
         ),
     ),
 }

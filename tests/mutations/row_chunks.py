@@ -104,8 +104,8 @@ BUGS = {
         ),
         (
             "no barrier after the penalties",
-            "    }\n    __syncthreads();\n  }\n}\n\n// A chunk as",
-            "    }\n  }\n}\n\n// A chunk as",
+            "    }\n    __syncthreads();\n  }\n}\n\n// Fills the tile",
+            "    }\n  }\n}\n\n// Fills the tile",
         ),
         (
             "no barrier after the row is visited",

@@ -14,8 +14,8 @@ BUGS = {
         ),
         (
             "the last of equal logits is the likeliest",
-            "if (key > top_key)",
-            "if (key >= top_key)",
+            "key > top_key ? id",
+            "key >= top_key ? id",
         ),
         ("+inf is taken for a logit", "top_key >= kInfinityKey", "top_key > kInfinityKey"),
         ("a negative NaN is not seen", " || bottom_key < -kInfinityKey", ""),
@@ -48,8 +48,8 @@ BUGS = {
     ("logprobs", "row_order.cuh"): (
         (
             "equal logits of lower id are not before",
-            "token_key == key && id <= last_id",
-            "token_key == key && id < last_id",
+            "(token_key == key) & (id <= last_id)",
+            "(token_key == key) & (id < last_id)",
         ),
         (
             "-0 is below 0",

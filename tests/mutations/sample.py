@@ -2,59 +2,7 @@
 
 BUGS = {
     ("sample", "sample.cu"): (
-        ("another word of the draw", ".w[0] >> 8", ".w[1] >> 8"),
-        (
-            "position and sample index swapped",
-            "static_cast<unsigned>(position),\n                                      "
-            "static_cast<unsigned>(sample_index[slot])",
-            "static_cast<unsigned>(sample_index[slot]),\n                                      "
-            "static_cast<unsigned>(position)",
-        ),
-        (
-            "words of the seed swapped",
-            "counter, seeds[2 * slot], seeds[2 * slot + 1]",
-            "counter, seeds[2 * slot + 1], seeds[2 * slot]",
-        ),
-        (
-            "position of the slot, not of the row",
-            "sample_positions[blockIdx.y]",
-            "sample_positions[slot]",
-        ),
-        (
-            "stop ids banned a token too long",
-            "position < min_position[slot]",
-            "position <= min_position[slot]",
-        ),
-        (
-            "bias of the row, not of its slot",
-            "bias_values + static_cast<long long>(slot) *",
-            "bias_values + static_cast<long long>(blockIdx.y) *",
-        ),
-        ("frequency alone is not applied", " || frequency != 0.0f;", ";"),
-        ("presence alone is not applied", " || presence != 0.0f ||", " ||"),
-        ("tiny temperatures are drawn", "temperature[slot] >= 1e-5f", "temperature[slot] > 0.0f"),
-        ("min_p keeps a token below it", " + (rounded < threshold ? 1 : 0)", ""),
-        ("min_p drops a token at it", " + (rounded < threshold ? 1 : 0)", " + 1"),
-        ("min_p without temperature", "peak + t * log(", "peak + log("),
-        ("all tokens are counted", "count_tokens[slot] != 0 ? counts : nullptr", "counts"),
-        (
-            "a broken row is counted",
-            "if (token >= 0 && counted != nullptr)",
-            "if (counted != nullptr)",
-        ),
         ("a dead row gives -1", "token_ids[blockIdx.x] = 0;", "token_ids[blockIdx.x] = -1;"),
-        ("a dead row is sampled", "  if (slot < 0) {\n", "  if (slot < -1) {\n"),
-        (
-            "32 bits in the low half of a share",
-            "((total & 0xffffffffu) * draw >> 24)",
-            "(static_cast<unsigned>(total) * draw >> 24)",
-        ),
-        ("weights in the power of 2, not of e", "1.4426950408889634 * inverse", "1.0 * inverse"),
-        (
-            "top_p is ignored below 1",
-            "if (top_p < 1.0f) {\n    const Sum before",
-            "if (top_p < 0.9f) {\n    const Sum before",
-        ),
         (
             "every thread writes the count",
             "  if (threadIdx.x == 0) {\n    token_ids[blockIdx.x] = token;",
@@ -84,24 +32,9 @@ BUGS = {
             "atomicExch(&work.bin_weights[threadIdx.x], bin_weight)",
         ),
         (
-            "top_p's part of all, not of what top_k keeps",
-            "      least = ends.k_before;\n      most = ends.before;\n",
-            "",
-        ),
-        (
-            "no barrier before the sum of top_k is read",
-            "    __syncthreads();\n    if (ends.k_bin < kBins) {\n      least",
-            "    if (ends.k_bin < kBins) {\n      least",
-        ),
-        (
             "tokens of top_k's last bin are no candidates",
             "place < top_p_end || (place >= k_begin && place < k_end)",
             "place < top_p_end",
-        ),
-        (
-            "one bin in which top_p may end",
-            "if (before < last && sums.reached >= last) ends.last = bin;",
-            "ends.last = ends.first;",
         ),
         (
             "a token of top_k too many",
@@ -125,20 +58,13 @@ BUGS = {
         ),
         (
             "the second launch does not wait for the first",
-            "  let_next_kernel_start();\n  wait_for_previous_kernel();\n"
-            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
             "  let_next_kernel_start();\n"
-            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n  const Request",
-        ),
-        (
-            "the floor lies in the last bin",
-            "fminf((peak - logit) * scale, kBins - 1.0f)",
-            "fminf((peak - logit) * scale, kBins - 2.0f)",
-        ),
-        (
-            "a tie between bins belongs to the odd one",
-            "(bin & 1) != 0 ? __int_as_float",
-            "(bin & 1) == 0 ? __int_as_float",
+            "  wait_for_previous_kernel();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n"
+            "  const Request",
+            "  let_next_kernel_start();\n"
+            "  RowWork<T>& work = work_of<T>(workspace, blockIdx.y);\n"
+            "  const Request",
         ),
         (
             "candidates up to the bin before top_p's last",
@@ -159,6 +85,59 @@ BUGS = {
             "candidates count for the first chunk",
             "atomicAdd(&s.chunk_high[id / kChunk], term.high);",
             "atomicAdd(&s.chunk_high[0], term.high);",
+        ),
+        (
+            "a dead row of many is sampled",
+            "  if (slot < 0) {\n    if (describes",
+            "  if (slot < -1) {\n    if (describes",
+        ),
+        (
+            "a dead row of few is sampled",
+            "  if (slot < 0) {\n    if (rank",
+            "  if (slot < -1) {\n    if (rank",
+        ),
+        (
+            "position of the slot, not of the row, of many",
+            "const int position = sample_positions[blockIdx.y];\n"
+            "  const Row<T> row = asked.row(row_logits, slot, position);\n"
+            "  if (describes)",
+            "const int position = sample_positions[slot];\n"
+            "  const Row<T> row = asked.row(row_logits, slot, position);\n"
+            "  if (describes)",
+        ),
+        (
+            "a broken row is counted",
+            "if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);\n"
+            "  }\n"
+            "}\n"
+            "\n"
+            "template",
+            "if (counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n}\n\ntemplate",
+        ),
+        (
+            "few rows: a broken row is counted",
+            "if (token >= 0 && counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n  cluster",
+            "if (counted != nullptr) atomicAdd(&counted[token], 1);\n  }\n  cluster",
+        ),
+        (
+            "position of the slot, not of the row, of few",
+            "    const int position = sample_positions[blockIdx.y];\n    work.row",
+            "    const int position = sample_positions[slot];\n    work.row",
+        ),
+        (
+            "blocks of few rows do not wait for each other's end",
+            "  cluster_wait();  // nobody leaves while others read its shared memory\n",
+            "",
+        ),
+        (
+            "few rows: every block writes",
+            "if (token != Sampler::kNotHere && threadIdx.x == 0) {",
+            "if (threadIdx.x == 0) {",
+        ),
+        (
+            "few rows: the first row's logits",
+            "  loads.load(row_logits, vocab, begin, block_tokens",
+            "  loads.load(logits, vocab, begin, block_tokens",
         ),
     ),
 }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ constexpr uint32_t kSeveralBlocks = ~0u;
 struct Cell {
   uint32_t write_epoch, read_epoch;
   uint32_t write_block, read_block;
+  uint32_t write_fences;    // of the writer's block before
   uint16_t writer, reader;  // thread numbers
   uint16_t write_warp_epoch, read_warp_epoch;
   uint32_t write_cluster_epoch, far_read_epoch;  // far: by another block of the cluster
@@ -69,11 +71,27 @@ struct Aside {
   bool touched;
 };
 
+// How a block has synchronised with others through memory.
+struct Meeting {
+  uint32_t fences = 0;  // so far
+  uint32_t published_fences =
+      0;                 // before its last atomic: what was written before them is there for others
+  bool has_met = false;  // an atomic
+  bool sees_others = false;  // a fence after an atomic: what they have published
+};
+std::vector<Meeting> meetings;  // by block number
+
+Meeting& meeting_of(uint32_t block) {
+  if (meetings.size() <= block) meetings.resize(block + 1);
+  return meetings[block];
+}
+
 std::vector<Region> operands, shared;
 std::vector<std::vector<Aside>> aside;  // by the block's rank in the cluster
 std::vector<Region*> by_address;
 std::vector<Range> constants;
 std::vector<uintptr_t> ignored;
+std::map<std::pair<uint32_t, uintptr_t>, std::vector<Range>> in_flight;  // by block and barrier
 
 Region* find(uintptr_t address) {
   const auto after = std::upper_bound(
@@ -176,9 +194,17 @@ void record_write(Cell& cell, Atomicity atomicity) {
   cell.write_epoch = barrier_epoch;
   cell.write_warp_epoch = warp_epochs[running->warp];
   cell.write_block = block_number;
+  cell.write_fences = meeting_of(block_number).fences;
   cell.write_cluster_epoch = cluster_epoch;
   cell.written = cell.initialised = true;
   cell.written_atomically = atomicity == kAtomic;
+}
+
+// Whether the block that runs may read or overwrite what another one has written.
+bool is_published(const Cell& cell) {
+  const bool is_there =
+      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_fences;
+  return is_there && meeting_of(block_number).sees_others;
 }
 
 // A race of this access with an earlier one, as a message; empty where there is none.
@@ -190,9 +216,12 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
       return std::string(how) + " here, written by thread " + std::to_string(cell.writer) +
              " with no barrier between";
     }
-    if (!region.shared && cell.write_block && cell.write_block != block_number && !fenced) {
+    if (!region.shared && cell.write_block && cell.write_block != block_number &&
+        !is_published(cell)) {
       return std::string(how) + " here, written by block " + std::to_string(cell.write_block - 1) +
-             " in the same launch";
+             " in the same launch: a fence and an atomic of that block, or an atomic and a fence "
+             "of "
+             "this one, lack between";
     }
   }
   if (is_write && region.shared && cell.far_read_epoch == cluster_epoch) {
@@ -204,7 +233,8 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
       return "written here, read by thread " + std::to_string(cell.reader) +
              " with no barrier between";
     }
-    if (!region.shared && cell.read_block && cell.read_block != block_number && !fenced) {
+    if (!region.shared && cell.read_block && cell.read_block != block_number &&
+        !meeting_of(block_number).sees_others) {
       return "written here, read by another block in the same launch";
     }
   }
@@ -231,6 +261,8 @@ void mark_late(uintptr_t address, size_t bytes) {
 }
 
 void begin_launch() {
+  meetings.clear();
+  in_flight.clear();
   shared.clear();
   aside.clear();
   constants.clear();
@@ -265,6 +297,12 @@ void end_of_setup() {
   std::sort(by_address.begin(), by_address.end(), [](const Region* a, const Region* b) {
     return a->begin < b->begin;
   });
+}
+
+void note_fence() {
+  Meeting& own = meeting_of(block_number);
+  ++own.fences;
+  own.sees_others |= own.has_met;
 }
 
 void begin_block() {
@@ -335,6 +373,24 @@ void mark_in_flight(uintptr_t address, size_t bytes) {
   }
 }
 
+void mark_in_flight_until(uintptr_t barrier, uintptr_t address, size_t bytes) {
+  if (!checking || failed) return;
+  mark_in_flight(address, bytes);
+  in_flight[{block_number, barrier}].push_back({address, address + bytes});
+}
+
+void end_flights(uintptr_t barrier) {
+  const auto found = in_flight.find({block_number, barrier});
+  if (found == in_flight.end()) return;
+  for (const Range& range : found->second) {
+    Region* region = find(range.begin);
+    for (uintptr_t i = range.begin; i < range.end; ++i) {
+      region->cells.data[i - region->begin].initialised = true;
+    }
+  }
+  in_flight.erase(found);
+}
+
 void check_access(
     uintptr_t address,
     size_t bytes,
@@ -367,7 +423,7 @@ void check_access(
     return;
   }
   if (programmatic && !running->waited_for_previous && !region->shared &&
-      (!region->early || is_late(*region, address, address + bytes))) {
+      (is_write || !region->early || is_late(*region, address, address + bytes))) {
     fail(
         site, pc, "%s of %s before griddepcontrol.wait: earlier kernels may still use it",
         access_name(is_write), name);
@@ -390,5 +446,10 @@ void check_access(
     } else {
       record_read(cell, atomicity);
     }
+  }
+  if (atomicity == kAtomic && !region->shared) {
+    Meeting& own = meeting_of(block_number);
+    own.has_met = true;
+    if (is_write) own.published_fences = own.fences;
   }
 }

@@ -23,6 +23,7 @@ void add_constants(uintptr_t begin, uintptr_t end);  // readable: tables of the 
 void ignore_shared(uintptr_t address);  // a byte of the compiler's own in shared memory
 void end_of_setup();                    // all memory of the launch has been added
 void begin_block();                     // shared memory holds nothing
+void note_fence();                      // of the block that runs
 
 // What is known of the shared memory of block `rank` of the cluster comes in, and goes aside again.
 void exchange_shared(unsigned rank);
@@ -40,3 +41,6 @@ void check_access(
     const char* site,
     void* pc);
 void mark_in_flight(uintptr_t address, size_t bytes);  // shared memory that a copy will fill
+// The same where the copy is done when a thread has waited for a barrier in memory.
+void mark_in_flight_until(uintptr_t barrier, uintptr_t address, size_t bytes);
+void end_flights(uintptr_t barrier);

@@ -27,7 +27,7 @@ EmuIndex emu_block_size() { return launch.block; }
 EmuIndex emu_grid_size() { return launch.grid; }
 int emu_lane() { return running->lane; }
 void emu_yield() { block_thread(State::kReady); }
-void emu_fence() { fenced = true; }
+void emu_fence() { note_fence(); }
 void emu_order_memory() { ++barrier_epoch; }
 void emu_wait_for_previous_kernel() { running->waited_for_previous = true; }
 
@@ -116,6 +116,13 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
   if (chosen_order() == Order::kReverse || (chosen_order() == Order::kRandom && coin()))
     complete(copy);
 }
+
+void emu_in_flight(const void* barrier, const void* to, int bytes) {
+  mark_in_flight_until(
+      reinterpret_cast<uintptr_t>(barrier), reinterpret_cast<uintptr_t>(to), bytes);
+}
+
+void emu_has_waited(const void* barrier) { end_flights(reinterpret_cast<uintptr_t>(barrier)); }
 
 void emu_copy_commit() {
   running->groups.push_back(std::move(running->open_group));

@@ -92,6 +92,8 @@ struct PtxSm90 {
   const char* site;
 
   EMU_UNCHECKED void mbarrier_init(unsigned barrier, int arrivals) const {
+    if (barrier % 8) emu_fail(site, "a barrier is at byte %u, expected a multiple of 8", barrier);
+    emu_access(shared_at(barrier), 8, true, site);
     mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
   }
   EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
@@ -108,6 +110,7 @@ struct PtxSm90 {
   }
   EMU_UNCHECKED void mbarrier_wait(unsigned barrier, int parity) const {
     emu_wait_until(site, parity ? has_closed<1> : has_closed<0>, &mbarrier(barrier));
+    emu_has_waited(&mbarrier(barrier));
   }
 
   EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
@@ -153,6 +156,7 @@ struct PtxSm90 {
     emu_access(shared_at(to), bytes, true, site);
     memcpy(shared_at(to), from, bytes);
     Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), bytes);
     b.phase_and_bytes -= 2 * bytes;
     close_if_complete(b);
   }
@@ -162,7 +166,8 @@ struct PtxSm90 {
       emu_access(shared_at(address), bytes, true, site);
       return shared_at(address);
     };
-    copy_box_to(to, map, start, mbarrier(barrier), own);
+    Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), copy_box_to(to, map, start, b, own));
   }
 
   void copy_box_to_cluster(
@@ -173,7 +178,9 @@ struct PtxSm90 {
         if (found == shared_at(address)) emu_access(found, bytes, true, site);
         return static_cast<unsigned char*>(found);
       };
-      copy_box_to(to, map, start, far_mbarrier(barrier, rank), of_block);
+      Mbarrier& b = far_mbarrier(barrier, rank);
+      const int bytes = copy_box_to(to, map, start, b, of_block);
+      if (&b == &mbarrier(barrier)) emu_in_flight(&b, shared_at(to), bytes);
     }
   }
 
@@ -186,8 +193,9 @@ struct PtxSm90 {
     arrive(far_mbarrier(barrier % kRankStride, barrier / kRankStride), 0);
   }
 
+  // Returns how many bytes.
   template <typename Memory>
-  EMU_UNCHECKED void copy_box_to(
+  EMU_UNCHECKED int copy_box_to(
       unsigned to, const TensorMap* map, BoxStart start, Mbarrier& barrier, const Memory& memory)
       const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
@@ -214,6 +222,7 @@ struct PtxSm90 {
     }
     barrier.phase_and_bytes -= 2 * bytes;
     close_if_complete(barrier);
+    return bytes;
   }
 
   void copy_box_once(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
@@ -309,6 +318,12 @@ inline unsigned shared_address(const void* p) {
 inline unsigned cluster_address(unsigned address, int rank) {
   return rank * emu::kRankStride + address;
 }
+inline int add_and_meet(const char* site, int* count, int value) {
+  emu_fence();
+  const int before = emu_add(site, count, value);
+  emu_fence();
+  return before;
+}
 template <typename T>
 inline T load_from_others(const T* from) {
   return *from;
@@ -334,6 +349,7 @@ inline void keep_order(float (&)[kCount]) {}
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to
 #define copy_bytes emu::PtxSm90{EMU_SITE}.copy_bytes
 #define load_early emu::PtxSm90{EMU_SITE}.load_early
+#define add_and_meet(...) add_and_meet(EMU_SITE, __VA_ARGS__)
 #define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
 #define cluster_arrive_relaxed emu::PtxSm90{EMU_SITE}.cluster_arrive_relaxed
 #define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait

@@ -58,6 +58,9 @@ void emu_access(const void* address, int bytes, bool is_write, const char* site)
 
 void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const char* site);
 void emu_copy_commit(void);
+// Bytes of shared memory are there for others only when a thread has waited for a barrier in memory.
+void emu_in_flight(const void* barrier, const void* to, int bytes);
+void emu_has_waited(const void* barrier);
 void emu_copy_wait(int groups_left);
 void emu_wait_for_previous_kernel(void);
 void emu_let_next_kernel_start(const char* site);

@@ -18,7 +18,7 @@
 Thread* running;
 uint32_t block_number, barrier_epoch, cluster_epoch;
 std::vector<uint16_t> warp_epochs;
-bool fenced, programmatic, settles, failed;
+bool programmatic, settles, failed;
 LaunchState launch;
 Failure failure;
 
@@ -32,7 +32,7 @@ std::vector<std::unique_ptr<Stack>> stacks;  // of the largest cluster so far
 // A block of the cluster. While it does not run, what it has lies here.
 struct Block {
   unsigned number;
-  bool fenced, done;
+  bool done;
   std::vector<Thread> threads;
   std::vector<uint16_t> warp_epochs;
   SharedImage image;
@@ -259,7 +259,6 @@ namespace {
 void exchange(Block& block) {
   std::swap(threads, block.threads);
   std::swap(warp_epochs, block.warp_epochs);
-  std::swap(fenced, block.fenced);
 }
 
 void resume(unsigned rank) {
@@ -313,7 +312,7 @@ bool is_done(const std::vector<Thread>& of_block) {
 void begin_block_of_cluster(unsigned rank, unsigned number) {
   Block& block = cluster[rank];
   block.number = number;
-  block.done = block.fenced = false;
+  block.done = false;
   block.warp_epochs.assign((block.threads.size() + kWarp - 1) / kWarp, 1);
   for (Thread& thread : block.threads) {
     thread.state = State::kReady;

@@ -48,7 +48,6 @@ extern uint32_t block_number;              // of this launch, from 1
 extern uint32_t barrier_epoch;             // grows at each barrier and block
 extern uint32_t cluster_epoch;             // grows at each barrier of a cluster
 extern std::vector<uint16_t> warp_epochs;  // grow at each __syncwarp of the warp
-extern bool fenced;                        // the block has called __threadfence
 extern bool programmatic;                  // the launch may begin before the previous one ends
 extern bool settles;                       // it lets the next one begin only after its wait
 extern bool failed;
