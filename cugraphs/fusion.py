@@ -34,8 +34,9 @@ from cugraphs.kernels import (
     ROPE_APPEND_ATTENTION,
     SILU_AND_MUL,
 )
-from cugraphs.kernels.held_rows import MAX_PARTS, held_shape
+from cugraphs.kernels.held_rows import HeldShape
 from cugraphs.kernels.linear_residual import MIN_ROWS
+from cugraphs.kernels.product_forms import own_form
 from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
@@ -117,14 +118,14 @@ def _of_linear(
 def _holds_rows(axes: Axes) -> bool:
     """Whether a product's rows are held in registers: what is done at its end is free then."""
     sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
-    return held_shape(*sizes, "bfloat16") is not None
+    return isinstance(own_form(*sizes, "bfloat16"), HeldShape)
 
 
 def _adds_parts(axes: Axes) -> bool:
     """Whether parts of in_features that another launch adds are faster than one product."""
     sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
-    is_held = held_shape(*sizes, "bfloat16", max_parts=MAX_PARTS) is not None
-    return is_held or axes["tokens"] > MAX_ADD_ROWS
+    form = own_form(*sizes, "bfloat16", adds_parts=True)
+    return isinstance(form, HeldShape) or axes["tokens"] > MAX_ADD_ROWS
 
 
 # What each block normalises for itself: with more rows it takes longer than a launch.

@@ -33,7 +33,8 @@ _PROFILES: Mapping[str, _Profile] = {
 }
 PROFILES: tuple[str, ...] = tuple(_PROFILES)
 
-_CLASS_ROWS = (2, 8, 16, 64)  # kernels differ between rows to 2, to 8, to 16, to 64, and more
+# Kernels differ between rows to 2, to 8, to 16, to 64, to 256, and more.
+_CLASS_ROWS = (2, 8, 16, 64, 256)
 
 _MAX_TOKEN_RUNG = 512
 _MAX_TOKEN_RUNG_BLACKWELL = 1024  # what vLLM takes on data-centre Blackwell

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 _FEW_ROWS = 64  # up to here powers of two, from here on multiples
 _TOKEN_STEP = 32  # no GPU is bound by compute at so few tokens that this would cost time
-# What so few tokens become that products of few rows have kernels of their own for them.
-FEW_TOKENS = (_TOKEN_STEP, 2 * _TOKEN_STEP)
+# What so few tokens become that products have kernels of their own for them.
+FEW_TOKENS = (_TOKEN_STEP, 2 * _TOKEN_STEP, 128, 192, 256)
 _STEPS_PER_DOUBLING = 16  # of larger counts: at most a sixteenth is padding
 
 

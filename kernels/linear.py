@@ -5,8 +5,8 @@ Batch invariance: BLAS picks its matrix kernel, and with it the order of the sum
 So with ``batch_invariant`` every row is a matrix-vector product of its own: the same call on the
 same shape whatever the batch, hence the same bits. Up to three rows that is also the faster way.
 On the GPU kernels of our own compute few rows, and cuBLASLt more of them. In 16-bit dtypes that is
-``stream_linear.cuh``, which reads the weight at the speed of memory, and on sm_90a, from 9 to 64
-rows, ``wgmma_linear.cuh``. With ``batch_invariant`` it is
+``stream_linear.cuh``, which reads the weight at the speed of memory, and on sm_90a the forms of
+``product_forms.py``. With ``batch_invariant`` it is
 ``linear_tiles.cuh``, whose order of operations is the same in every tile, for any number of rows
 and every dtype. In float32 ``linear.cu`` computes few rows as dot products.
 """
@@ -34,12 +34,11 @@ from cugraphs.kernel import (
 
 from .benchmark_sizes import MATRICES
 from .case_arrays import Make, normal
-from .held_rows import held_shape
 from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
+from .product_forms import own_form, own_launch
 from .stream_linear import stream_shape, streams
-from .wgmma_linear import MAX_COLUMNS, takes_wgmma, wgmma_launch, wgmma_shape
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
 # product by 2x at 2 and 3 rows, and loses from 4 or 5 rows on.
@@ -88,38 +87,40 @@ def launches(
 ) -> tuple[Launch | MatrixProduct, ...]:
     """Our own kernels for few rows, cuBLASLt for more; tiles if the batch must not matter.
 
-    Up to 64 rows are few where there is wgmma.
+    sm_90a has forms of its own for more of them.
     """
+    if batch_invariant:
+        return tuple(tile_launches(axes, dtype))
+    out_features = axes["out_features"]
+    elsewhere = _on_every_gpu(axes, dtype)
+    form = own_form(axes["tokens"], axes["in_features"], out_features, dtype)
+    if form is None:
+        return elsewhere
+    operands = ("out", "x", "weight", "bias")
+    return (
+        own_launch(
+            "linear", form, axes, dtype, out_features, operands=operands, elsewhere=elsewhere
+        ),
+    )
+
+
+def _on_every_gpu(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
+    """Few rows are streamed, or are tiles or dot products where they cannot be; cuBLASLt's else."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
     sizes = (np.int32(tokens), np.int32(in_features), np.int32(out_features))
-    few: tuple[Launch, ...] = ()
-    if not batch_invariant and streams(tokens, in_features, dtype):
+    if streams(tokens, in_features, dtype):
         shape = stream_shape(tokens, in_features, out_features)
-        stream = Launch(
-            function=shape.function("linear_stream", dtype),
-            grid=(shape.blocks, 1, 1),
-            block=shape.threads,
-            scalars=sizes,
-            programmatic=True,
-        )
-        held = held_shape(tokens, in_features, out_features, dtype)
-        few = (held.launch("linear_held", dtype, stream) if held else stream,)
-    elif _takes_tiles(axes, dtype, batch_invariant):
-        return tuple(tile_launches(axes, dtype))
-    if takes_wgmma(tokens, in_features, out_features, dtype) and out_features <= MAX_COLUMNS:
         return (
-            wgmma_launch(
-                "linear_wgmma",
-                wgmma_shape(tokens, in_features, out_features),
-                axes,
-                dtype,
-                out_features,
-                operands=("out", "x", "weight", "bias"),
-                elsewhere=few or (MatrixProduct(),),
+            Launch(
+                function=shape.function("linear_stream", dtype),
+                grid=(shape.blocks, 1, 1),
+                block=shape.threads,
+                scalars=sizes,
+                programmatic=True,
             ),
         )
-    if few:
-        return few
+    if _takes_tiles(axes, dtype, batch_invariant=False):
+        return tuple(tile_launches(axes, dtype))
     if tokens > FEW_ROWS:
         return (MatrixProduct(),)
     width, threads = vector_width(dtype, in_features), 128

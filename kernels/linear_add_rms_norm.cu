@@ -1,7 +1,7 @@
 // linear_add_rms_norm: sum[t, :] = residual[t, :] + (weight @ x[t, :] + bias)
 //                      out[t, :] = sum[t, :] * rsqrt(mean(sum[t, :]^2) + eps) * gain
 //
-// linear_tiles (linear_tiles.cuh), linear_parts_held (held_rows.cuh) or linear_wgmma_parts
+// linear_tiles (linear_tiles.cuh), linear_parts_held (held_rows.cuh) or linear_parts_wgmma
 // (wgmma_linear.cuh) leaves the products' sums over kParts parts of in_features in the workspace; this
 // adds them in order, in float32, and rounds to T where linear, add and rms_norm would: the product, sum,
 // which the norm reads rounded, and out. One block per token, kWidth elements of T a load; a thread keeps

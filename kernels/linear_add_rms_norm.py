@@ -32,22 +32,16 @@ from cugraphs.kernel import (
     Operand,
 )
 
-from . import add_rms_norm, held_rows, wgmma_linear
+from . import add_rms_norm
 from .add_rms_norm import ADD_RMS_NORM
 from .case_arrays import Make, normal
-from .held_rows import HELD_ARCH, HeldShape, held_shape
+from .held_rows import HeldShape
 from .launch_shapes import block_threads, row_shape, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
+from .product_forms import OwnForm, own_form, own_launch
 from .stream_linear import STREAM_DTYPES, stream_benchmarks
-from .wgmma_linear import (
-    WGMMA_ARCH,
-    WgmmaShape,
-    check_wgmma,
-    takes_wgmma,
-    wgmma_launch,
-    wgmma_shape,
-)
+from .wgmma_linear import check_wgmma
 
 _STAGED_WIDTH = 8  # elements of a vector of 16 bytes
 _STAGED_BYTES = 80 << 10  # of shared memory, at most, which products leave room for
@@ -101,48 +95,34 @@ def check(axes: Axes, *, eps: float) -> None:
         )
 
 
-def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch, ...]:
+def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch | MatrixProduct, ...]:
     """What leaves the sums of parts, then one block a row."""
     tokens, in_features, out_features = axes["tokens"], axes["in_features"], axes["out_features"]
-    if tokens > MAX_FEW_ROWS:
+    elsewhere: tuple[Launch | MatrixProduct, ...]
+    if tokens <= MAX_FEW_ROWS:
+        parts = few_rows_parts(in_features)
+        tiles = few_rows_tiles(axes, dtype, parts)
+        elsewhere = (tiles, _add_launch(axes, dtype, eps, parts, beside=True))
+    else:
         (added,) = add_rms_norm.launches({"tokens": tokens, "hidden": out_features}, dtype, eps=eps)
-        product = MatrixProduct(to_workspace=True)
-        added = replace(added, operands=("sum", "out", "residual", WORKSPACE, "gain"))
-        return _wgmma_launches(axes, dtype, eps, elsewhere=(product, added))
-    parts = few_rows_parts(in_features)
-    tiles, add = (
-        few_rows_tiles(axes, dtype, parts),
-        _add_launch(axes, dtype, eps, parts, beside=True),
-    )
-    if takes_wgmma(tokens, in_features, out_features, dtype):
-        return _wgmma_launches(axes, dtype, eps, elsewhere=(tiles, add))
-    held = _held_shape(axes, dtype)
-    if held is None:
-        return tiles, add
-    products = replace(
-        held.launch("linear_parts_held", dtype, tiles),
-        scalars=(np.int32(tokens), np.int32(in_features), np.int32(out_features)),
-        operands=(WORKSPACE, "x", "weight"),
-    )
-    own_add = _add_launch(axes, dtype, eps, held.parts, beside=True)
-    return products, replace(own_add, arch=HELD_ARCH, elsewhere=(add,))
-
-
-def _wgmma_launches(
-    axes: Axes, dtype: str, eps: float, *, elsewhere: tuple[Launch | MatrixProduct, ...]
-) -> tuple[Launch, ...]:
-    shape = _wgmma_shape(axes)
-    products = wgmma_launch(
-        "linear_wgmma_parts",
-        shape,
+        elsewhere = (
+            MatrixProduct(to_workspace=True),
+            replace(added, operands=("sum", "out", "residual", WORKSPACE, "gain")),
+        )
+    form = _own_form(axes, dtype)
+    if form is None:
+        return elsewhere
+    products = own_launch(
+        "linear_parts",
+        form,
         axes,
         dtype,
-        axes["out_features"],
+        out_features,
         operands=(WORKSPACE, "x", "weight"),
         elsewhere=elsewhere,
     )
-    add = _add_launch(axes, dtype, eps, shape.parts, beside=False)
-    return products, replace(add, arch=WGMMA_ARCH, elsewhere=())
+    add = _add_launch(axes, dtype, eps, form.parts, beside=isinstance(form, HeldShape))
+    return products, replace(add, arch=products.arch, elsewhere=())
 
 
 def _add_launch(axes: Axes, dtype: str, eps: float, parts: int, *, beside: bool) -> Launch:
@@ -173,22 +153,17 @@ def _add_launch(axes: Axes, dtype: str, eps: float, parts: int, *, beside: bool)
 def workspace(axes: Axes, dtype: str, *, eps: float) -> int:
     """The sums of the parts, wherever it runs; where cuBLASLt is used, its own and the product."""
     tokens, out_features = axes["tokens"], axes["out_features"]
-    held = _held_shape(axes, dtype)
-    parts = max(_wgmma_shape(axes).parts, held.parts if held else 0)
+    form = _own_form(axes, dtype)
+    parts = form.parts if form is not None else 0
     if tokens > MAX_FEW_ROWS:
         product = MatrixProduct.result_bytes(tokens, out_features, dtype)
         return max(4 * parts * tokens * out_features, product + MatrixProduct.workspace_bytes)
     return 4 * max(parts, few_rows_parts(axes["in_features"])) * tokens * out_features
 
 
-def _held_shape(axes: Axes, dtype: str) -> HeldShape | None:
+def _own_form(axes: Axes, dtype: str) -> OwnForm | None:
     sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
-    return held_shape(*sizes, dtype, max_parts=held_rows.MAX_PARTS)
-
-
-def _wgmma_shape(axes: Axes) -> WgmmaShape:
-    sizes = (axes["tokens"], axes["in_features"], axes["out_features"])
-    return wgmma_shape(*sizes, max_parts=wgmma_linear.MAX_PARTS)
+    return own_form(*sizes, dtype, adds_parts=True)
 
 
 def _inputs(

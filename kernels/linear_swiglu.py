@@ -1,7 +1,7 @@
-"""Linear and SwiGLU, for up to 64 rows: ``silu_and_mul(x @ weight.T)``.
+"""Linear and SwiGLU, for up to 256 rows: ``silu_and_mul(x @ weight.T)``.
 
 Above 16 rows the product's form is one that only sm_90a has; elsewhere it is cuBLASLt's, and
-SILU_AND_MUL follows.
+SILU_AND_MUL follows. So it is above 64 rows where that form would leave multiprocessors idle.
 
 Rounding: the product is rounded as LINEAR stores it, so the results are those of LINEAR followed by
 SILU_AND_MUL.
@@ -31,8 +31,8 @@ from cugraphs.kernel import (
 
 from . import silu_and_mul
 from .case_arrays import Make, normal
-from .held_rows import held_shape
 from .linear import LINEAR
+from .product_forms import own_form, own_launch
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import (
     MAX_ROWS,
@@ -42,7 +42,8 @@ from .stream_linear import (
     stream_shape,
     streams,
 )
-from .wgmma_linear import check_wgmma, takes_wgmma, wgmma_launch, wgmma_shape
+from .wgmma_linear import check_wgmma
+from .wgmma_rows import MAX_ROWS as MAX_FUSED_ROWS
 
 
 def reference(x: Array, weight: Array) -> tuple[Array]:
@@ -74,7 +75,7 @@ def check(axes: Axes) -> None:
     if axes["tokens"] <= MAX_ROWS:
         check_streams("linear_swiglu", axes)
     else:
-        check_wgmma("linear_swiglu", axes, axes["inter"])
+        check_wgmma("linear_swiglu", axes, axes["inter"], max_rows=MAX_FUSED_ROWS)
 
 
 def launches(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
@@ -90,26 +91,26 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
             scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
             programmatic=True,
         )
-        held = held_shape(tokens, in_features, 2 * inter, dtype)
-        elsewhere = (held.launch("linear_swiglu_held", dtype, stream) if held else stream,)
-        if not takes_wgmma(tokens, in_features, inter, dtype):
-            return elsewhere
+        elsewhere = (stream,)
     else:
         (gated,) = silu_and_mul.launches({"tokens": tokens, "inter": inter}, dtype)
         elsewhere = (
             MatrixProduct(to_workspace=True),
             replace(gated, operands=("out", WORKSPACE)),
         )
+    form = own_form(tokens, in_features, 2 * inter, dtype, boxes=2)
+    if form is None:
+        return elsewhere
     return (
-        wgmma_launch(
-            "linear_swiglu_wgmma",
-            wgmma_shape(tokens, in_features, 2 * inter, boxes=2),
+        own_launch(
+            "linear_swiglu",
+            form,
             axes,
             dtype,
             inter,
             operands=("out", "x", "weight"),
-            boxes=2,
             elsewhere=elsewhere,
+            boxes=2,
         ),
     )
 
@@ -161,6 +162,12 @@ LINEAR_SWIGLU = Kernel(
         Case("seventeen_rows", _inputs(17, 136, 72)),
         Case("many_steps", _inputs(40, 1352, 24)),
         Case("sixty_four_rows", _inputs(64, 192, 264)),
+        # Of two, three and four groups of rows: fewer steps than stages, more, and all rows. Their
+        # own form is for wider gates, or where tests say so.
+        Case("seventy_rows", _inputs(70, 136, 40)),
+        Case("rows_of_three_groups", _inputs(150, 840, 24)),
+        Case("rows_of_four_groups", _inputs(200, 712, 40)),
+        Case("two_hundred_fifty_six_rows", _inputs(256, 64, 72)),
     ),
-    benchmarks=stream_benchmarks(_inputs, ("gate_up",), row_counts=(1, 16, 64)),
+    benchmarks=stream_benchmarks(_inputs, ("gate_up",), row_counts=(1, 16, 64, 256)),
 )

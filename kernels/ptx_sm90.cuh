@@ -144,6 +144,19 @@ __device__ __forceinline__ void copy_box_once(
       : "memory");
 }
 
+// As copy_box, to the same place of all blocks of the cluster; the bytes count at each one's own `barrier`.
+__device__ __forceinline__ void copy_box_to_cluster(
+    unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+      "cluster "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+      :
+      : "r"(to), "l"(map), "r"(barrier), "r"(start.at[0]), "r"(start.at[1]), "r"(start.at[2]),
+        "r"(start.at[3]), "h"(static_cast<unsigned short>((1 << blocks) - 1))
+      : "memory");
+}
+
 // Loads a word that the launch before does not write, before the wait for it: not from the L1 cache, which
 // may hold what the word was in an earlier step.
 __device__ __forceinline__ int load_early(const int* from) {
@@ -174,6 +187,10 @@ __device__ __forceinline__ float2 load_from_others(const float2* from) { return 
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// The same, of what no thread wrote but barriers that it has made visible.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -183,6 +200,11 @@ __device__ __forceinline__ unsigned cluster_address(unsigned address, int rank) 
   unsigned found;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(found) : "r"(address), "r"(rank));
   return found;
+}
+// Arrives at a barrier of another block, or of this one, whose address cluster_address has found. Orders
+// nothing that this thread has written: a release to the cluster waits for the whole memory system.
+__device__ __forceinline__ void mbarrier_arrive_in_cluster(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(barrier) : "memory");
 }
 __device__ __forceinline__ void load_of_cluster(float (&result)[2], unsigned address) {
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"

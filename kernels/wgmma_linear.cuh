@@ -175,7 +175,7 @@ struct WgmmaLinear {
 
 // The sums of each part, for a launch that adds them up.
 template <typename T, int kColumns, int kStages, int kRows>
-__global__ void __launch_bounds__(kWgmmaThreads, 1) linear_wgmma_parts(
+__global__ void __launch_bounds__(kWgmmaThreads, 1) linear_parts_wgmma(
     float* workspace,  // [parts, tokens, out_features]
     const T*,          // x [tokens, in_features]
     const T*,          // weight [out_features, in_features]

@@ -73,20 +73,21 @@ def takes_wgmma(tokens: int, in_features: int, out_features: int, dtype: str) ->
     return MIN_ROWS <= tokens <= MAX_ROWS and aligned and dtype in STREAM_DTYPES
 
 
-def check_wgmma(name: str, axes: Axes, out_features: int) -> None:
+def check_wgmma(name: str, axes: Axes, out_features: int, *, max_rows: int = MAX_ROWS) -> None:
     """Refuse sizes that there is no form for.
 
     Args:
         name: of the kernel.
         axes: its sizes.
         out_features: of a row, as the kernel stores it.
+        max_rows: that the kernel is for.
 
     Raises:
         ValueError: too many rows, or rows of no whole vectors.
     """
-    if axes["tokens"] > MAX_ROWS:
+    if axes["tokens"] > max_rows:
         raise ValueError(
-            f"{name}: tokens is {axes['tokens']}, expected at most {MAX_ROWS}; use the kernels "
+            f"{name}: tokens is {axes['tokens']}, expected at most {max_rows}; use the kernels "
             "that it stands for"
         )
     for what, size in (("in_features", axes["in_features"]), ("a row's results", out_features)):

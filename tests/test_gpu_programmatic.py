@@ -10,6 +10,7 @@ import pytest
 
 from cugraphs.decode_bench import BenchModel, RandomCacheRunner, time_rung
 from cugraphs.kernel import Access, Cost, Kernel, Launch, Operand
+from cugraphs.kernels import wgmma_rows
 from cugraphs.ladder import Ladder
 from cugraphs.launch import DELAYED, prepare, queue
 from cugraphs.models.llama import Llama
@@ -63,7 +64,16 @@ def cache_after(build, rows, config):
 
 @pytest.mark.parametrize(("rows", "heads"), [(1, 16), (12, 16), (40, 16), (1, 32)])
 def test_a_thousand_replays_give_the_same_bits_when_kernels_sleep(rows, heads):
-    config = config_of(heads)
+    assert_the_same_when_kernels_sleep(rows, config_of(heads))
+
+
+def test_products_of_many_rows_give_the_same_bits_when_kernels_sleep(monkeypatch):
+    """Their form, which only wide gates would get."""
+    monkeypatch.setattr(wgmma_rows, "LEAST_SHARE", 0)
+    assert_the_same_when_kernels_sleep(200, config_of(16))
+
+
+def assert_the_same_when_kernels_sleep(rows, config):
     plain, delayed = cache_after((), rows, config), cache_after((DELAYED,), rows, config)
     assert (plain["num_computed"][:rows] >= 20 + REPLAYS).all()
     for name, array in plain.items():

@@ -10,8 +10,8 @@ MAXIMA = [*range(1, 140), 191, 192, 193, 200, 255, 256, 257, 500, 512, 1000, 102
 
 
 def row_class(rows: int) -> int:
-    """Kernels differ between up to 2, 3 to 8, 9 to 16, 17 to 64, and more rows."""
-    return sum(rows > top for top in (2, 8, 16, 64))
+    """Kernels differ between up to 2, 3 to 8, 9 to 16, 17 to 64, 65 to 256, and more rows."""
+    return sum(rows > top for top in (2, 8, 16, 64, 256))
 
 
 @st.composite
@@ -40,7 +40,7 @@ def ladders(draw):
         (100, [1, 2, 4, 8, 16, 32, 64, 100], [2, 8, 16, 64, 100]),
         (128, [1, 2, 4, 8, 16, 32, 64, 128], [2, 8, 16, 64, 128]),
         (129, [1, 2, 4, 8, 16, 32, 64, 128, 129], [2, 8, 16, 64, 129]),
-        (300, [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 300], [2, 8, 16, 64, 300]),
+        (300, [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 300], [2, 8, 16, 64, 256, 300]),
     ],
 )
 def test_rungs_and_classes_of_the_default(max_rows, rungs, classes):

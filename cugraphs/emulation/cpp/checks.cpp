@@ -351,6 +351,20 @@ void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* 
   }
 }
 
+void note_far_write(unsigned rank, uintptr_t address, size_t bytes) {
+  if (!checking || failed) return;
+  for (size_t i = 0; i < shared.size(); ++i) {
+    const Region& region = shared[i];
+    if (address < region.begin || address + bytes > region.end) continue;
+    aside[rank][i].touched = true;
+    for (size_t byte = address - region.begin; byte < address - region.begin + bytes; ++byte) {
+      aside[rank][i].cells.data[byte] = Cell{};
+      aside[rank][i].cells.data[byte].initialised = true;
+    }
+    return;
+  }
+}
+
 void mark_in_flight(uintptr_t address, size_t bytes) {
   Region* region = find(address);
   if (!region || !region->shared || address + bytes > region->end) return;

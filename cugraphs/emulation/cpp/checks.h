@@ -29,6 +29,8 @@ void note_fence();                      // of the block that runs
 void exchange_shared(unsigned rank);
 // A read of what block `rank`, which lies aside, has where the address is this block's.
 void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site);
+// A write there, which barriers in memory order.
+void note_far_write(unsigned rank, uintptr_t address, size_t bytes);
 
 enum Atomicity { kPlain, kAtomic };
 void check_access(

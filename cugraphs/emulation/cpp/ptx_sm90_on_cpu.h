@@ -97,7 +97,9 @@ struct PtxSm90 {
     mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
   }
   EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
-    Mbarrier& b = mbarrier(barrier);
+    arrive(mbarrier(barrier), bytes);
+  }
+  EMU_UNCHECKED void arrive(Mbarrier& b, int bytes) const {
     if (b.arrived == b.arrivals) emu_fail(site, "more than %d arrivals at a barrier", b.arrivals);
     ++b.arrived;
     b.phase_and_bytes += 2 * bytes;
@@ -133,6 +135,7 @@ struct PtxSm90 {
   }
 
   void cluster_arrive() const { emu_cluster_arrive(site); }
+  void cluster_arrive_relaxed() const { emu_cluster_arrive(site); }
   void cluster_wait() const { emu_cluster_wait(site); }
   template <int kCount>
   EMU_UNCHECKED void load_of_cluster(float (&result)[kCount], unsigned address) const {
@@ -158,8 +161,43 @@ struct PtxSm90 {
     close_if_complete(b);
   }
 
-  EMU_UNCHECKED void copy_box(
-      unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
+  void copy_box(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
+    const auto own = [&](unsigned address, int bytes) {
+      emu_access(shared_at(address), bytes, true, site);
+      return shared_at(address);
+    };
+    Mbarrier& b = mbarrier(barrier);
+    emu_in_flight(&b, shared_at(to), copy_box_to(to, map, start, b, own));
+  }
+
+  void copy_box_to_cluster(
+      unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) const {
+    for (int rank = 0; rank < blocks; ++rank) {
+      const auto of_block = [&](unsigned address, int bytes) {
+        void* const found = emu_cluster_shared_to_write(rank, address, bytes, site);
+        if (found == shared_at(address)) emu_access(found, bytes, true, site);
+        return static_cast<unsigned char*>(found);
+      };
+      Mbarrier& b = far_mbarrier(barrier, rank);
+      const int bytes = copy_box_to(to, map, start, b, of_block);
+      if (&b == &mbarrier(barrier)) emu_in_flight(&b, shared_at(to), bytes);
+    }
+  }
+
+  // In 8 bytes of the shared memory of block `rank`.
+  Mbarrier& far_mbarrier(unsigned barrier, int rank) const {
+    return *static_cast<Mbarrier*>(
+        emu_cluster_shared_to_write(rank, barrier, sizeof(Mbarrier), site));
+  }
+  void mbarrier_arrive_in_cluster(unsigned barrier) const {
+    arrive(far_mbarrier(barrier % kRankStride, barrier / kRankStride), 0);
+  }
+
+  // Returns how many bytes.
+  template <typename Memory>
+  EMU_UNCHECKED int copy_box_to(
+      unsigned to, const TensorMap* map, BoxStart start, Mbarrier& barrier, const Memory& memory)
+      const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
@@ -174,18 +212,17 @@ struct PtxSm90 {
             if (at[i] >= map->shape[i]) exists = 0;
           }
           if (exists > 0) emu_access(reinterpret_cast<const void*>(from), exists, false, site);
-          emu_access(shared_at(to + bytes), kRowBytes, true, site);
           unsigned char row[kRowBytes] = {};
           memcpy(row, reinterpret_cast<const void*>(from), exists);
+          unsigned char* const in_memory = memory(to + bytes, kRowBytes);
           for (int v = 0; v < kRowBytes; v += 16)
-            memcpy(shared_at(swizzled(to + bytes + v)), row + v, 16);
+            memcpy(in_memory + swizzled(to + bytes + v) - (to + bytes), row + v, 16);
         }
       }
     }
-    Mbarrier& b = mbarrier(barrier);
-    emu_in_flight(&b, shared_at(to), bytes);
-    b.phase_and_bytes -= 2 * bytes;
-    close_if_complete(b);
+    barrier.phase_and_bytes -= 2 * bytes;
+    close_if_complete(barrier);
+    return bytes;
   }
 
   void copy_box_once(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
@@ -314,9 +351,12 @@ inline void keep_order(float (&)[kCount]) {}
 #define load_early emu::PtxSm90{EMU_SITE}.load_early
 #define add_and_meet(...) add_and_meet(EMU_SITE, __VA_ARGS__)
 #define cluster_arrive emu::PtxSm90{EMU_SITE}.cluster_arrive
+#define cluster_arrive_relaxed emu::PtxSm90{EMU_SITE}.cluster_arrive_relaxed
 #define cluster_wait emu::PtxSm90{EMU_SITE}.cluster_wait
 #define load_of_cluster emu::PtxSm90{EMU_SITE}.load_of_cluster
 #define copy_box emu::PtxSm90{EMU_SITE}.copy_box
+#define copy_box_to_cluster emu::PtxSm90{EMU_SITE}.copy_box_to_cluster
+#define mbarrier_arrive_in_cluster emu::PtxSm90{EMU_SITE}.mbarrier_arrive_in_cluster
 #define copy_box_once emu::PtxSm90{EMU_SITE}.copy_box_once
 #define wgmma_wait emu::PtxSm90{EMU_SITE}.wgmma_wait
 #define wgmma_wait_for_earlier emu::PtxSm90{EMU_SITE}.wgmma_wait_for_earlier

@@ -70,4 +70,6 @@ void emu_cluster_arrive(const char* site);
 void emu_cluster_wait(const char* site);
 // What block `rank` of the cluster has at `offset` of its dynamic shared memory, to be read.
 const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site);
+// The same, to be written: by the copy engine, or as a barrier. The block's own is not checked here.
+void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site);
 }

@@ -332,6 +332,30 @@ void begin_block_of_cluster(unsigned rank, unsigned number) {
 
 }  // namespace
 
+namespace {
+
+void* shared_of_cluster(
+    unsigned rank, unsigned offset, int bytes, bool is_write, const char* site) {
+  if (rank >= cluster.size()) {
+    emu_fail(site, "block %u of a cluster of %zu", rank, cluster.size());
+  }
+  if (rank == own_rank) return reinterpret_cast<void*>(shared_place.dynamic + offset);
+  const char* const how = is_write ? "write" : "read";
+  Block& block = cluster[rank];
+  if (block.done) {
+    emu_fail(
+        site, "%s of the shared memory of block %u of the cluster, which has returned", how, rank);
+  }
+  if (offset + bytes > shared_place.dynamic_bytes) {
+    emu_fail(
+        site, "%s of byte %u of the shared memory of another block, which has %zu", how, offset,
+        shared_place.dynamic_bytes);
+  }
+  return block.image.dynamic.data() + offset;
+}
+
+}  // namespace
+
 void run_cluster(unsigned number) {
   for (unsigned rank = 0; rank < launch.cluster; ++rank)
     begin_block_of_cluster(rank, number + rank);
@@ -380,26 +404,19 @@ void emu_cluster_wait(const char* site) {
 }
 
 const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site) {
-  if (rank >= cluster.size()) {
-    emu_fail(site, "block %u of a cluster of %zu", rank, cluster.size());
-  }
-  const uintptr_t address = shared_place.dynamic + offset;
+  void* const found = shared_of_cluster(rank, offset, bytes, false, site);
   if (rank == own_rank) {
-    emu_access(reinterpret_cast<const void*>(address), bytes, false, site);
-    return reinterpret_cast<const void*>(address);
+    emu_access(found, bytes, false, site);
+  } else {
+    check_far_read(rank, shared_place.dynamic + offset, bytes, site);
   }
-  Block& block = cluster[rank];
-  if (block.done) {
-    emu_fail(
-        site, "read of the shared memory of block %u of the cluster, which has returned", rank);
-  }
-  if (offset + bytes > shared_place.dynamic_bytes) {
-    emu_fail(
-        site, "read of byte %u of the shared memory of another block, which has %zu", offset,
-        shared_place.dynamic_bytes);
-  }
-  check_far_read(rank, address, bytes, site);
-  return block.image.dynamic.data() + offset;
+  return found;
+}
+
+void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site) {
+  void* const found = shared_of_cluster(rank, offset, bytes, true, site);
+  if (rank != own_rank) note_far_write(rank, shared_place.dynamic + offset, bytes);
+  return found;
 }
 
 }  // extern "C"
