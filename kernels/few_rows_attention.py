@@ -80,8 +80,8 @@ def few_rows_launch(
 
 def few_rows_workspace(axes: Axes) -> int:
     """Bytes of what a row's blocks find: float32 for each query head."""
-    heads = axes["q_size"] // axes["head_dim"]
-    return 4 * axes["rows"] * _blocks_of_row(axes) * heads * (axes["head_dim"] + 4)
+    blocks, heads = _blocks_of_row(axes), axes["q_size"] // axes["head_dim"]
+    return 0 if blocks == 1 else 4 * axes["rows"] * blocks * heads * (axes["head_dim"] + 4)
 
 
 def _blocks_of_row(axes: Axes) -> int:

@@ -301,7 +301,8 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
   Extent own = Extent::nothing();
   tile.visit([&](float logit, int i) { own.include(logit, begin + i); });
   const Extent of_block = block_extent(own);
-  const float share = wanted.count > 0 ? floor_of_share(wanted.count, own, of_block) : 0.0f;
+  const int used = used_ranks(vocab, block_tokens);
+  const float share = wanted.count > 0 ? floor_of_share(wanted.count, used, own, of_block) : 0.0f;
   if (threadIdx.x == 0) s.sum = {0, 0, 0};
   tell_extent(s.extent, of_block, share);
   meet();
@@ -313,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1) logprobs_few_rows(
     meet();  // nobody leaves while others read its shared memory
     return;
   }
-  const float peak = key_logit(extent.top_key), floor = lowest_of_ranks(their_floor);
+  const float peak = key_logit(extent.top_key), floor = lowest_of_ranks(their_floor, used);
   const Prefix up_to_target = {order_key(to_float(row.logits[wanted.target])), wanted.target};
 #pragma unroll 1
   for (int chunk = 0; chunk < block_tokens; chunk += kChunk) {

@@ -263,6 +263,8 @@ LOGPROBS = Kernel(
         _case("many_rows_ties", 20_000, levels=1, rows=20),
         _case("one_row", 128_256, rows=1, wanted=[20]),
         _case("few_rows", 20_008, rows=8),
+        _case("few_rows_of_256k", 256_000, rows=2, wanted=[20, 0]),
+        _case("few_rows_of_32k", 32_000, rows=3, wanted=[20, 1]),  # half of the blocks are empty
         _case("few_rows_broken", 1000, broken=True, rows=6),
         _case("few_rows_ties", 20_000, levels=2, rows=5),
     ),

@@ -152,15 +152,21 @@ extent_of_ranks(const RankExtent& own, int& top_key, float& estimate) {
   return extent;
 }
 
-// A logit that the block's share of the k first of the order are not below, as floor_of_first finds it: the
-// lowest of the blocks' is one that the k first are not below. All threads of the block call it.
-__device__ __forceinline__ float floor_of_share(int k, Extent own, Extent of_block) {
-  if (of_block.top_key <= -kInfinityKey) return -3e38f;  // nothing is there
-  return floor_of_first((k - 1) / kRanks + 1, own.top_key, of_block);
+// Blocks whose part of the row, of so many tokens, holds any of it. The last ones of a small vocabulary's
+// do not, and would make every token one of the first.
+__device__ __forceinline__ int used_ranks(int vocab, int tokens) {
+  return (vocab + tokens - 1) / tokens;
 }
 
-__device__ __forceinline__ float lowest_of_ranks(float estimate) {
-  const bool knows = lane_index() < kRanks;
+// A logit that the block's share of the k first of the order are not below, as floor_of_first finds it: the
+// lowest of the used blocks' is one that the k first are not below. All threads of the block call it.
+__device__ __forceinline__ float floor_of_share(int k, int used, Extent own, Extent of_block) {
+  if (of_block.top_key <= -kInfinityKey) return -3e38f;  // nothing is there
+  return floor_of_first((k - 1) / used + 1, own.top_key, of_block);
+}
+
+__device__ __forceinline__ float lowest_of_ranks(float estimate, int used) {
+  const bool knows = lane_index() < used;
   return key_logit(__reduce_min_sync(kAllLanes, knows ? order_key(estimate) : kHighestInt));
 }
 

@@ -202,7 +202,7 @@ struct FewRowsSampler {
     tile.visit([&](float logit, int i) { own.include(logit, begin + i); });
     const Extent of_block = block_extent(own);
     const bool is_drawn = s.request.is_drawn;
-    tell_extent(s.extent, of_block, is_drawn ? estimate_of(own, of_block) : 0.0f);
+    tell_extent(s.extent, of_block, is_drawn ? estimate_of(own, of_block, vocab) : 0.0f);
     meet();
     int top_key;  // lane r: of block r
     float estimate;
@@ -217,8 +217,9 @@ struct FewRowsSampler {
 
   // Of a block's tokens: a logit that its share of top_k's tokens is not below; or a part of the sum of
   // weights, relative to the block's likeliest.
-  __device__ __forceinline__ float estimate_of(Extent own, Extent of_block) const {
-    if (s.request.top_k > 0) return floor_of_share(s.request.top_k, own, of_block);
+  __device__ __forceinline__ float estimate_of(Extent own, Extent of_block, int vocab) const {
+    const int used = used_ranks(vocab, tokens);
+    if (s.request.top_k > 0) return floor_of_share(s.request.top_k, used, own, of_block);
     if (s.request.top_p >= 1.0f || of_block.top_key <= -kInfinityKey) return 0.0f;
     const float below = key_logit(own.top_key) - key_logit(of_block.top_key);
     const bool counts = own.top_key > -kInfinityKey;
@@ -228,7 +229,7 @@ struct FewRowsSampler {
   // As filter_floor, from what lane r knows of block r.
   __device__ __forceinline__ float floor_of(
       Extent extent, int top_key, float estimate, int vocab) const {
-    if (s.request.top_k > 0) return lowest_of_ranks(estimate);
+    if (s.request.top_k > 0) return lowest_of_ranks(estimate, used_ranks(vocab, tokens));
     const float peak = key_logit(extent.top_key), t = s.request.temperature;
     float weight = 0.0f;
     if (lane_index() < kRanks && estimate > 0.0f) {

@@ -236,6 +236,10 @@ SAMPLE_CASES = (
     ),
     _case("few_rows_nearly_flat", 128_256, scale=0.3, top_p=(0.9, 0.5), top_k=(0, 999), rows=3),
     _case("few_rows_ties", 20_000, levels=2, top_k=(0, 12_000), top_p=(0.3, 1.0), rows=4),
+    _case(
+        "few_rows_of_256k", 256_000, temperature=(0.7, 1.0), top_k=(0, 50), top_p=(0.95,), rows=3
+    ),
+    _case("few_rows_of_32k", 32_000, scale=0.5, top_k=(50, 0, 999), top_p=(1.0, 0.95), rows=4),
     _case("few_rows_broken", 1000, broken=True, temperature=(0.0, 1.0), rows=6),
 )
 

@@ -48,7 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Passes over the files that another run has come to."""
     folder = item.config.getoption("share")
-    return None if folder is None or _comes_first(Path(folder) / item.path.name) else True
+    if folder is None:
+        return None
+    mark = ".".join(item.path.relative_to(ROOT).parts)
+    return None if _comes_first(Path(folder) / mark) else True
 
 
 @functools.cache

@@ -15,7 +15,7 @@ def test_the_table_has_a_share_for_each_size(capsys):
     lines = capsys.readouterr().out.splitlines()
     for case, line in zip(RMS_NORM.benchmarks, lines[1:], strict=False):
         assert line.split()[:3] == ["rms_norm", case.name, "bfloat16"]
-        assert line.endswith("% r")
+        assert "% r" in line
 
 
 def test_no_rate_is_far_above_the_ceilings_of_a_card_that_runs_this(capsys):

@@ -130,8 +130,8 @@ def _print(gpu_name: str, ceilings: Ceilings, timings: Sequence[Speed | NotTimed
     console.print(
         "us: one call, in a captured chain of launches that begin one after the other, whose "
         "operands are in no cache. early us: where a launch may begin before the one before has "
-        "ended, as in a step; - where it may not. share (early: by early us): of the rate of "
-        "reading (r), of which a kernel that also writes can reach about "
+        "ended, as in a step behind one that allows it; - where it may not. share (early: by early "
+        "us): of the rate of reading (r), of which a kernel that also writes can reach about "
         f"{copy_share:.0%}, or of the matrix product (m), whichever is larger. empty us: so many "
         f"launches of nothing, where less than {SMALL_BYTES >> 20} MiB move.",
         markup=False,
