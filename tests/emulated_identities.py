@@ -634,10 +634,8 @@ def held_form_is_right(name: str) -> Identity:
 
     def check(kernels: Kernels) -> None:
         kernel = kernels[name]
-        assert kernel.launches is not None
-        module: Any = sys.modules[
-            sys.modules[kernel.launches.__module__].held_shape.__module__  # type: ignore[attr-defined]
-        ]
+        package = package_of(kernel)
+        module: Any = sys.modules[f"{package}.held_rows"]
         before = module._MULTIPROCESSORS, module._LARGE
         module._MULTIPROCESSORS, module._LARGE = 3, 1
         try:
@@ -668,8 +666,7 @@ FEW_ROWS_CASES = (
 def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     """Both forms of decode attention for few rows, of few warps, are within the tolerance."""
     kernel = kernels["paged_decode_attention"]
-    assert kernel.launches is not None
-    package = kernel.launches.__module__.rpartition(".")[0]
+    package = package_of(kernel)
     module: Any = sys.modules[f"{package}.few_rows_attention"]
     small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
     small |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
@@ -744,8 +741,7 @@ def products_for_sm_90a_are_right(name: str, *cases: str) -> Identity:
 
     def check(kernels: Kernels) -> None:
         kernel = kernels[name]
-        assert kernel.launches is not None
-        package = kernel.launches.__module__.rpartition(".")[0]
+        package = package_of(kernel)
         shapes: Any = sys.modules[f"{package}.wgmma_linear"]
         before, shapes.MULTIPROCESSORS = shapes.MULTIPROCESSORS, 2
         try:
@@ -765,8 +761,7 @@ MANY_ROWS_CASES = ("seventy_rows", "rows_of_three_groups", "rows_of_four_groups"
 def product_of_many_rows_is_right(kernels: Kernels) -> None:
     """SwiGLU's product of 65 rows and more, in narrow tiles, is within the tolerance."""
     kernel = kernels["linear_swiglu"]
-    assert kernel.launches is not None
-    package = kernel.launches.__module__.rpartition(".")[0]
+    package = package_of(kernel)
     shapes: Any = sys.modules[f"{package}.wgmma_rows"]
     before = shapes.COLUMNS, shapes.LEAST_SHARE
     shapes.COLUMNS, shapes.LEAST_SHARE = 32, 0
