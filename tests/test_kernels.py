@@ -31,7 +31,7 @@ ROUNDINGS = {
     "norm_linear": 3,
     "norm_swiglu": 5,
     "norm_rope_append": 5,
-    "rope_append_attention": 5,  # queries and keys too
+    "rope_append_attention": 7,  # queries and keys too, in scores of up to 4
 }
 # They stand for LINEAR among others, and have the bits that it has by default.
 OF_LINEAR = {

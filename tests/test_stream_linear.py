@@ -197,6 +197,10 @@ HELD = [
     *("rms_norm", "linear_rope_append", "linear_add_rms_norm"),
     *("linear_swiglu", "linear_add_rms_norm", "linear"),
 ]
+MORE = [
+    *("rms_norm", "linear", "rope_append", "linear", "add_rms_norm"),
+    *("linear_swiglu", "linear", "add_rms_norm", "linear"),
+]
 MANY = [
     *("rms_norm", "linear", "rope_append", "linear", "add_rms_norm"),
     *("linear", "silu_and_mul", "linear", "add_rms_norm", "linear"),
@@ -209,7 +213,7 @@ MANY = [
     ("rows", "expected"),
     [
         *((1, FEWEST), (2, FEWEST), (3, FEWER), (8, FEWER)),
-        *((9, FEW), (16, FEW), (17, FEW), (64, FEW), (65, MANY)),
+        *((9, FEW), (16, FEW), (17, FEW), (64, FEW), (65, MORE), (256, MORE), (257, MANY)),
     ],
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
