@@ -225,9 +225,13 @@ class BlockManager:
         first = len(digests)
         end = num_computed // size if self.prefix_caching else first
         if end > first:
-            if np.count_nonzero(unowned[first:end]) == end - first:
+            rest = blocks[first:end].tolist()
+            # A fork that has left may have registered some of them.
+            if np.count_nonzero(unowned[first:end]) == len(rest) and not self._prefixes.knows_any(
+                rest
+            ):
                 tokens = token_ids[first * size : end * size].tobytes()
-                self._prefixes.rest_tail(_last(digests), tokens, blocks[first:end].tolist())
+                self._prefixes.rest_tail(_last(digests), tokens, rest)
                 unowned[first:end] = False
             else:
                 self.register(slot, token_ids, num_computed)

@@ -84,6 +84,10 @@ class PrefixCache:
         """Of registered blocks: each of all tokens up to the block's end."""
         return [self._digests[block] for block in blocks]
 
+    def knows_any(self, blocks: Sequence[int]) -> bool:
+        """Whether one of these is registered."""
+        return any(map(self._digests.__getitem__, blocks))
+
     def is_unused(self, block: int) -> bool:
         """Whether nobody uses a block that was found."""
         return block in self._unused
@@ -135,7 +139,10 @@ class PrefixCache:
         return [block for block in blocks if not self._digests[block]]
 
     def rest_tail(self, parent: bytes, tokens: bytes, blocks: list[int]) -> None:
-        """Keep full blocks that nobody uses any more; arguments as of :meth:`register`."""
+        """Keep full blocks that nobody uses any more, none of them registered.
+
+        Arguments as of :meth:`register`.
+        """
         tail = self._unused[blocks[0]] = _Tail(parent, tokens, blocks)
         self._tails.setdefault(parent, []).append(tail)
         self._num_unused += len(blocks)

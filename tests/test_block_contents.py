@@ -161,5 +161,5 @@ class Contents(RuleBasedStateMachine):
         assert self.blocks.num_free == self.blocks.num_usable
 
 
-Contents.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Contents.TestCase.settings = settings(max_examples=500, stateful_step_count=30, deadline=None)
 TestContents = Contents.TestCase

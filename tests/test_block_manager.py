@@ -229,6 +229,19 @@ def test_an_answer_that_nobody_asks_for_goes_block_by_block(left):
     blocks.check_invariant()
 
 
+def test_what_a_fork_has_registered_before_it_left_is_kept_once():
+    blocks = BlockManager(8, 2, num_slots=2, max_blocks=7)
+    tokens = np.int32([1, 2, 3, 4, 5, 6])
+    assert blocks.admit(0, 4) and blocks.fork(1, 6, 0, 4) == []
+    blocks.free(1, tokens, 6)  # while its first blocks are the other's too
+    blocks.free(0, tokens, 4)
+    blocks.check_invariant()
+    assert len(blocks.cached_prefix(np.int32([*tokens, 7]))) == 3
+    assert blocks.admit(0, 14)  # all blocks
+    assert blocks.cached_prefix(np.int32([*tokens, 7])) == []
+    blocks.check_invariant()
+
+
 def test_of_equal_answers_one_is_kept_and_the_others_go_first():
     blocks = make_blocks(9, block_size=2)
     prompt, answer = [1, 2], [3, 4, 5, 6]
