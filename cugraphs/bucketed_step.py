@@ -114,8 +114,10 @@ def plan_buckets(name: str, step: BucketStep, ladder: Ladder) -> dict[int, Plann
     Returns:
         By the row count at which each is traced.
     """
+    below = (0, *ladder.classes)
     return {
-        rows: plan_program(f"{name}_{rows}", partial(step, rows=rows)) for rows in ladder.classes
+        rows: plan_program(f"{name}_{rows}", partial(step, rows=rows), least_rows=fewer + 1)
+        for fewer, rows in zip(below, ladder.classes, strict=False)
     }
 
 

@@ -19,19 +19,20 @@ from cugraphs.trace import Tracer
 Step = Callable[[Tracer], None]
 
 
-def plan_program(name: str, step: Step) -> PlannedProgram:
+def plan_program(name: str, step: Step, *, least_rows: int = 1) -> PlannedProgram:
     """Trace ``step``, fuse, and assign its temporaries.
 
     Args:
         name: of the program, in dumps and errors.
         step: records the step on the tracer and marks its outputs.
+        least_rows: that it is bound at.
 
     Raises:
         TypeError, ValueError: a call in ``step`` does not fit its kernel.
     """
     tracer = Tracer(name)
     step(tracer)
-    program = fuse(tracer.program)
+    program = fuse(tracer.program, least_rows=least_rows)
     assignment = assign_buffers(program)
     assignment.verify(program)
     return PlannedProgram(program, assignment)

@@ -39,6 +39,7 @@ from cugraphs.kernels.linear_residual import MIN_ROWS
 from cugraphs.kernels.product_forms import own_form
 from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
+from cugraphs.ladder import CLASS_ROWS
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -59,8 +60,9 @@ class Rule:
             always.
 
     A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
-    or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest
-    and smallest, since a program is bound at any: a kernel that is for few rows refuses more.
+    or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest,
+    at one row and where kernels of other forms begin, since a program is bound at any: a kernel
+    that is for few rows refuses more.
     """
 
     run: tuple[Kernel, ...]
@@ -258,8 +260,13 @@ RULES = (
 )
 
 
-def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
+def fuse(program: Program, rules: Sequence[Rule] = RULES, *, least_rows: int = 1) -> Program:
     """The program with every run that a rule matches replaced, first rule first.
+
+    Args:
+        program: traced at the largest sizes of its dims.
+        rules: to try in order.
+        least_rows: that its dims are bound at.
 
     The new program shares its buffers with the old one; a temporary that lived only inside a
     fused run is dropped.
@@ -272,7 +279,7 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
             run = program.ops[index : index + len(rule.run)]
             if tuple([op.kernel for op in run]) != rule.run:
                 continue
-            fused = _apply(rule, run, uses)
+            fused = _apply(rule, run, uses, least_rows)
             if fused is not None:
                 ops.append(fused)
                 index += len(run)
@@ -285,7 +292,7 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES) -> Program:
     return Program(program.name, buffers, ops, program.dims)
 
 
-def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | None:
+def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int], least_rows: int) -> Op | None:
     """The fused op for a run of the rule's kernels, or None where the rule does not hold."""
     named = {
         (index, operand.name): buffer
@@ -324,13 +331,15 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]) -> Op | No
     read = [buffer.type for buffer in operands[produced:]]
     try:
         types, axes = rule.fused.infer(read, attrs)
-        rule.fused.infer([_smallest(type_) for type_ in read], attrs)
+        for rows in (1, *(rows for rows in CLASS_ROWS if rows >= least_rows)):
+            rule.fused.infer([_bound(type_, rows) for type_ in read], attrs)
     except ValueError:  # sizes that the fused kernel is not for
         return None
     assert types == [buffer.type for buffer in operands[:produced]], rule
     return Op(rule.fused, operands, attrs, axes)
 
 
-def _smallest(type_: ArrayType) -> ArrayType:
-    """The type of a buffer where each dim is bound to 1."""
-    return type_.bind({axis.name: 1 for axis in type_.shape if isinstance(axis, Dim)})
+def _bound(type_: ArrayType, rows: int) -> ArrayType:
+    """The type of a buffer where each dim is bound to so many, or at its most."""
+    dims = [axis for axis in type_.shape if isinstance(axis, Dim)]
+    return type_.bind({dim.name: min(rows, int(dim) - dim.offset) for dim in dims})

@@ -34,7 +34,7 @@ _PROFILES: Mapping[str, _Profile] = {
 PROFILES: tuple[str, ...] = tuple(_PROFILES)
 
 # Kernels differ between rows to 2, to 8, to 16, to 64, to 256, and more.
-_CLASS_ROWS = (2, 8, 16, 64, 256)
+CLASS_ROWS = (2, 8, 16, 64, 256)
 
 _MAX_TOKEN_RUNG = 512
 _MAX_TOKEN_RUNG_BLACKWELL = 1024  # what vLLM takes on data-centre Blackwell
@@ -80,7 +80,7 @@ class Ladder:
         self.off_ladder: OffLadder = off_ladder
         self.rungs: tuple[int, ...] = tuple(sorted({*below, top}))
         # The largest row count of each fusion class: those at which a program is traced.
-        tops = {self._largest_to(bound) for bound in (*_CLASS_ROWS, max_rows)}
+        tops = {self._largest_to(bound) for bound in (*CLASS_ROWS, max_rows)}
         self.classes: tuple[int, ...] = tuple(sorted(tops - {0}))
 
     @property

@@ -114,8 +114,8 @@ def sizes_of_a_start(plan: StepPlan, *, pieces: bool) -> list[dict[str, int]]:
     rungs = _piece_ladder(plan).rungs if pieces else ()
     few = [tokens for tokens in FEW_TOKENS if tokens <= plan.max_num_batched_tokens]
     sizes = [{"tokens": tokens, "seqs": 1, "logits": 1} for tokens in (*rungs, *few)]
-    for exponent in range(plan.ring_rows.bit_length()):  # of logits: of prompts' tokens too
-        rows = 1 << exponent
+    # Rows of logits: of prompts' tokens too.
+    for rows in sorted({round_rows(n, plan.ring_rows) for n in range(1, plan.ring_rows + 1)}):
         seqs = min(rows, plan.state.num_slots)
         sizes.append({"tokens": plan.max_num_batched_tokens, "seqs": seqs, "logits": rows})
     return sizes

@@ -19,7 +19,14 @@ from tiny_kernels import DOUBLE, free
 from cugraphs.fusion import RULES, Rule, fuse
 from cugraphs.kernel import Access, Kernel, Operand, bind_axis
 from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_RESIDUAL, RMS_NORM, SILU_AND_MUL
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.ladder import Ladder
+from cugraphs.mixed_sizes import round_rows
+from cugraphs.model_shapes import model_shape
+from cugraphs.models.llama import Llama
+from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.program import Kind, Program
+from cugraphs.step_plan import StepPlan
 from cugraphs.trace import Tracer
 
 F32 = "float32"
@@ -350,3 +357,29 @@ def test_a_product_that_adds_has_the_bits_of_the_plain_ops(dtype):
     (expected,) = ADD.reference(residual, product)
     (found,) = LINEAR_RESIDUAL.reference(residual, x, weight)
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"]
+)
+def test_fused_steps_of_real_models_take_every_number_of_rows(name):
+    config = LlamaConfig.from_hf({**model_shape(name), "num_hidden_layers": 2}, name)
+    cache = KVCacheShape(2, 40, config.num_key_value_heads, 16, config.head_dim, "bfloat16", 64)
+    plan = StepPlan(
+        Llama(config, "bfloat16"),
+        cache,
+        vocab_size=config.vocab_size,
+        max_num_seqs=200,
+        max_num_batched_tokens=300,
+        ladder=Ladder(200, "vllm"),
+    )
+    programs = [(plan.decode[plan.ladder.class_for(r)], {"rows": r}) for r in plan.ladder.rungs]
+    programs += [
+        (plan.mixed, {"tokens": 300, "seqs": min(rows, 200), "logits": rows})
+        for rows in sorted({round_rows(n, plan.ring_rows) for n in range(1, plan.ring_rows + 1)})
+    ]
+    programs += [(plan.mixed, {"tokens": n, "seqs": 1, "logits": 1}) for n in (1, 9, 16, 64, 65)]
+    for planned, sizes in programs:
+        for op in planned.program.ops:
+            read = [buffer.type.bind(sizes) for buffer in op.operands[len(op.kernel.produced) :]]
+            op.kernel.infer(read, op.attrs)
