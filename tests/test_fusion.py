@@ -362,20 +362,21 @@ def test_a_product_that_adds_has_the_bits_of_the_plain_ops(dtype):
 @pytest.mark.parametrize(
     "name", ["llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"]
 )
-def test_fused_steps_of_real_models_take_every_number_of_rows(name):
+@pytest.mark.parametrize("seqs", [8, 64, 192, 256])
+def test_fused_steps_of_real_models_take_every_number_of_rows(name, seqs):
     config = LlamaConfig.from_hf({**model_shape(name), "num_hidden_layers": 2}, name)
     cache = KVCacheShape(2, 40, config.num_key_value_heads, 16, config.head_dim, "bfloat16", 64)
     plan = StepPlan(
         Llama(config, "bfloat16"),
         cache,
         vocab_size=config.vocab_size,
-        max_num_seqs=200,
+        max_num_seqs=seqs,
         max_num_batched_tokens=300,
-        ladder=Ladder(200, "vllm"),
+        ladder=Ladder(seqs, "vllm"),
     )
     programs = [(plan.decode[plan.ladder.class_for(r)], {"rows": r}) for r in plan.ladder.rungs]
     programs += [
-        (plan.mixed, {"tokens": 300, "seqs": min(rows, 200), "logits": rows})
+        (plan.mixed, {"tokens": 300, "seqs": min(rows, seqs), "logits": rows})
         for rows in sorted({round_rows(n, plan.ring_rows) for n in range(1, plan.ring_rows + 1)})
     ]
     programs += [(plan.mixed, {"tokens": n, "seqs": 1, "logits": 1}) for n in (1, 9, 16, 64, 65)]
