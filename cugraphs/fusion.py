@@ -331,7 +331,11 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int], least_rows
     read = [buffer.type for buffer in operands[produced:]]
     try:
         types, axes = rule.fused.infer(read, attrs)
-        for rows in (1, *(rows for rows in CLASS_ROWS if rows >= least_rows)):
+        most = max(
+            [int(axis) for type_ in read for axis in type_.shape if isinstance(axis, Dim)],
+            default=1,
+        )
+        for rows in (1, *[rows for rows in CLASS_ROWS if least_rows <= rows < most]):
             rule.fused.infer([_bound(type_, rows) for type_ in read], attrs)
     except ValueError:  # sizes that the fused kernel is not for
         return None
