@@ -15,8 +15,8 @@ import numpy as np
 from cugraphs.kernel import Axes, Launch, MatrixProduct
 
 from .held_rows import HeldShape, held_shape
-from .wgmma_linear import MAX_COLUMNS, MAX_PARTS, WgmmaShape, takes_wgmma, wgmma_launch, wgmma_shape
-from .wgmma_rows import RowsShape, rows_launch, rows_shape
+from .wgmma_linear import MAX_COLUMNS, MAX_PARTS, WgmmaShape, takes_wgmma, wgmma_shape
+from .wgmma_rows import RowsShape, rows_shape
 
 OwnForm = HeldShape | WgmmaShape | RowsShape
 
@@ -87,20 +87,8 @@ def own_launch(
             operands=operands,
             elsewhere=elsewhere,
         )
-    if isinstance(form, RowsShape):
-        return rows_launch(
-            f"{name}_rows",
-            form,
-            axes,
-            dtype,
-            out_features,
-            operands=operands,
-            elsewhere=elsewhere,
-            boxes=boxes,
-        )
-    return wgmma_launch(
-        f"{name}_wgmma",
-        form,
+    return form.launch(
+        name,
         axes,
         dtype,
         out_features,
