@@ -77,7 +77,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
     if streams(tokens, in_features, dtype):
         shape = stream_shape(tokens, in_features, 2 * inter)
         stream = Launch(
-            function=shape.function("linear_swiglu", dtype),
+            function=shape.function("linear_swiglu_stream", dtype),
             grid=(shape.blocks, 1, 1),
             block=shape.threads,
             scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),

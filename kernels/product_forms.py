@@ -82,7 +82,7 @@ def own_launch(
         assert isinstance(launch, Launch), "few rows have a launch everywhere"
         sizes = (axes["tokens"], axes["in_features"], out_features)
         return replace(
-            form.launch(f"{name}_held", dtype, launch),
+            form.launch(f"{name}_stream", dtype, launch),
             scalars=tuple(map(np.int32, sizes)),
             operands=operands,
             elsewhere=elsewhere,

@@ -83,11 +83,12 @@ class StreamShape:
         """Of a block."""
         return 32 * self.teams.row_teams * self.teams.depth_warps
 
-    def function(self, name: str, dtype: str) -> str:
-        """The C++ name of a kernel of this shape."""
-        t = self.teams
+    def function(self, name: str, dtype: str, *, normalised: bool = False) -> str:
+        """The C++ name of a kernel of this shape, whose blocks may have ``normalised`` its rows."""
+        t, element = self.teams, CUDA_TYPES[dtype]
         numbers = (self.segments, self.fragments, t.row_teams, t.depth_warps, t.groups, t.ahead)
-        return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
+        arguments = ", ".join([element, *map(str, numbers), str(normalised).lower()])
+        return f"{name}<{element}, StreamLinear<{arguments}>>"
 
 
 def streams(tokens: int, in_features: int, dtype: str) -> bool:
