@@ -141,7 +141,7 @@ def held_form_is_right(name: str) -> Identity:
                 arrays = case_arrays(kernel, case, dtype)
                 _, launches = bind_launches(kernel, arrays, case.attrs)
                 if not any(
-                    isinstance(one, Launch) and "_held<" in one.function for one in launches
+                    isinstance(one, Launch) and "HeldRows<" in one.function for one in launches
                 ):
                     continue
                 seen += 1
