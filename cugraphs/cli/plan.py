@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 _CONTEXTS = (128, 1024, 8192, 32768)
-_MAX_NUM_SEQS = 512
+_MAX_NUM_SEQS, _MOST_NUM_SEQS = 512, 4096
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -129,8 +129,8 @@ def make_report(args: argparse.Namespace, config: LlamaConfig) -> PlanReport:
     if args.max_num_seqs is not None:
         max_num_seqs = args.max_num_seqs
     for option, value, low, high in (
-        ("max-num-seqs", max_num_seqs, 1, 4096),
-        ("batch", args.batch, 1, max_num_seqs),
+        ("batch", args.batch, 1, args.max_num_seqs or _MOST_NUM_SEQS),
+        ("max-num-seqs", max_num_seqs, 1, _MOST_NUM_SEQS),
         ("context", context, 1, max_model_len),
         ("max-num-batched-tokens", args.max_num_batched_tokens, max_num_seqs, 1 << 20),
     ):
