@@ -9,6 +9,7 @@ and the activations just now. Knows no model and no file.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +33,6 @@ CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (2, 4), (4, 2))
 FINALISTS = 4  # that are timed again, in turn with the first heuristic
 MIN_GAIN = 0.01  # less than this is no reason to leave the library's own choice
 ROUNDS = 9  # replays of each finalist
-# Before: the clock that a card keeps under a load is lower than on its first milliseconds.
-STEADY_ROUNDS = 40
 # Up to here steps run at the row classes themselves; above, prompts have any length in between,
 # so that a choice must also be good in the middle of its class.
 RUNGS_UP_TO = 256
@@ -43,6 +42,9 @@ _FIRST_SCREENING_US = 300.0  # as _CHAIN_US, where many are tried once
 # so much longer on the host.
 _MEMSET_US = 1.4
 _CHAIN_US = 1000.0  # how long a chain should take
+# Before a chain: products in a row draw more power than a card may, and its clock then swings by
+# more than algorithms differ. In a step they draw less, beside attention and what waits for memory.
+_REST_S = 0.004
 _MAX_LAUNCHES = 1000
 _COLD_CACHES = 3  # weights that are read before one comes again, in sizes of the L2 cache
 _BLOCK_ELEMENTS = (1 << 22) - 1  # random values, which repeat, out of step with rows
@@ -145,14 +147,11 @@ class ProductTimer:
         times: dict[bytes, Samples] = {
             c.algorithm: {probe: [] for probe in probes} for c in finalists
         }
-        for round_ in range(-STEADY_ROUNDS, ROUNDS):  # in turn: a clock that drifts meets all alike
+        for _ in range(ROUNDS):  # in turn, so that a clock that drifts meets all alike
             for probe in probes:
-                first_us_now = first_chains[probe].us(1)
-                now = {c.algorithm: c.chains[probe].us(1) for c in finalists}
-                if round_ >= 0:
-                    samples[probe].append(first_us_now)
-                    for algorithm, us_now in now.items():
-                        times[algorithm][probe].append(us_now)
+                samples[probe].append(first_chains[probe].us(1))
+                for c in finalists:
+                    times[c.algorithm][probe].append(c.chains[probe].us(1))
         us = statistics.median(samples[rows])
         chosen = fastest(samples, times)
         if chosen is None:
@@ -306,6 +305,7 @@ class _Chain:
 
     def _replay(self) -> float:
         cupy, stream = _cupy(), self._stream
+        time.sleep(_REST_S)
         start, end = cupy.cuda.Event(), cupy.cuda.Event()
         start.record(stream)
         self._graph.launch(stream)
