@@ -36,6 +36,7 @@ from cugraphs.kernel import (
     Cost,
     Kernel,
     Launch,
+    MatrixProduct,
     Operand,
     running_on,
 )
@@ -345,7 +346,6 @@ def far_blocks(name: str) -> Identity:
         arrays = case_arrays(kernel, case, "bfloat16")
         expected = run(kernel, arrays, case.attrs)
         produced, launches = bind_launches(kernel, arrays, case.attrs)
-        names = [operand.name for operand in kernel.operands]
         far = [np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
         for operand, array in zip(kernel.supplied, arrays, strict=True):
             if operand.name in ("k_cache", "v_cache"):
@@ -356,33 +356,54 @@ def far_blocks(name: str) -> Identity:
                 far.append(array + np.int32(FAR_BLOCK * BLOCK_SIZE))
             else:
                 far.append(array)
-        buffers = {
-            o.name: Buffer(
-                o.name, a.ctypes.data, a.nbytes, a.itemsize, o.access is not Access.READ, False
-            )
-            for o, a in zip(kernel.operands, far, strict=True)
-        }
+        buffers = _buffers(kernel, far)
         scratch = np.zeros(1 << 20, np.uint8)
         buffers[WORKSPACE] = Buffer(
             WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
         )
         _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
         assert kernel.workspace_bytes(axes, "bfloat16", case.attrs) <= scratch.nbytes
-        assert kernel.source is not None
-        for launch in emulated(launches):
-            library = Library(kernel.source, [launch.function], checked=False)
-            library.launch(
-                launch.function,
-                launch.grid,
-                launch.block,
-                [*(buffers[name] for name in launch.operands or names), *launch.scalars],
-                shared_bytes=launch.shared_bytes,
-            )
+        _launch_on(kernel, launches, buffers)
         found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
         assert_same_bits(f"{name} with blocks from {FAR_BLOCK} on", found, expected)
 
     check.__name__ = "far_blocks"
     return check
+
+
+def _buffers(kernel: Kernel, arrays: Sequence[Array]) -> dict[str, Buffer]:
+    """All operands where they lie, which may be in one another."""
+    return {
+        o.name: Buffer(
+            o.name, a.ctypes.data, a.nbytes, a.itemsize, o.access is not Access.READ, False
+        )
+        for o, a in zip(kernel.operands, arrays, strict=True)
+    }
+
+
+def _launch_on(
+    kernel: Kernel,
+    launches: Sequence[Launch | MatrixProduct],
+    buffers: Mapping[str, Buffer],
+    *,
+    checked: Sequence[str] = (),
+    order: str = "forward",
+) -> None:
+    """Run launches on operands where they lie; ``checked``: those that their memory belongs to."""
+    names = [operand.name for operand in kernel.operands]
+    assert kernel.source is not None
+    for launch in emulated(launches):
+        library = Library(kernel.source, [launch.function], checked=bool(checked))
+        library.register([buffers[name] for name in checked])
+        library.launch(
+            launch.function,
+            launch.grid,
+            launch.block,
+            [*(buffers[name] for name in launch.operands or names), *launch.scalars],
+            shared_bytes=launch.shared_bytes,
+            order=order,
+            programmatic=launch.programmatic,
+        )
 
 
 def _far_cache(near: Array) -> Array:
@@ -730,6 +751,34 @@ def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
             assert_same_bits(what, found, (out, *appended, counts))
 
 
+def rows_begin_with_the_changes(kernels: Kernels) -> None:
+    """Where words are the state's memory, rows see what the same launch has changed in it."""
+    kernel = kernels["begin_rows"]
+    fields = ("last_token", "num_computed", "done", "block_tables", "num_logprobs")
+    names = [operand.name for operand in kernel.supplied]
+    for case in (_case(kernel, name) for name in ("dead_rows", "done_and_full")):
+        apart = case_arrays(kernel, case, "bfloat16")
+        given = dict(zip(names, apart, strict=True))
+        expected = kernel.reference(*[array.copy() for array in apart], **case.attrs)
+        values = np.concatenate([given[name].reshape(-1) for name in fields])
+        given["changes"] = np.stack([np.arange(len(values)), values], axis=1, dtype=np.int32)
+        for order, checked in (*((order, False) for order in ORDERS), ("forward", True)):
+            given["words"] = np.roll(np.resize(values, len(given["words"])), 1)
+            given["step"] = apart[names.index("step")].copy()
+            begin = 0
+            for name in fields:
+                size, shape = given[name].size, given[name].shape
+                given[name] = given["words"][begin : begin + size].reshape(shape)
+                begin += size
+            produced, launches = bind_launches(kernel, [*given.values()], case.attrs)
+            found = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
+            buffers = _buffers(kernel, [*found, *given.values()])
+            owners = [name for name in buffers if name not in fields] if checked else []
+            _launch_on(kernel, launches, buffers, checked=owners, order=order)
+            assert_same_bits(f"begin_rows {case.name} {order}", found, expected)
+            assert (given["words"][:begin] == values).all()
+
+
 def package_of(kernel: Kernel) -> str:
     """Where the modules are that the kernel's module imports."""
     assert kernel.launches is not None
@@ -794,9 +843,14 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         name: (orders_agree(name), reference_bits(name))
         for name in (
             *("apply_changes", "attention_parts", "copy_blocks", "decode_rows", "mixed_rows"),
-            *("advance", "begin_rows", "loop_control"),
+            *("advance", "loop_control"),
         )
     },
+    "begin_rows": (
+        orders_agree("begin_rows"),
+        reference_bits("begin_rows"),
+        rows_begin_with_the_changes,
+    ),
     "embedding": (orders_agree("embedding"), reference_bits("embedding")),
     "add": (orders_agree("add"), reference_bits("add")),
     "rms_norm": (
