@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cli.tables import TableConsole
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import MatrixProduct, running_on
 from cugraphs.kernel_speed import three_digits
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 # Logits are computed for rows that are sampled, so that the head never sees a whole long prompt.
 HEAD_MAX_ROWS = 1024
 
-_FILE_COLUMNS = 160  # of a table that goes to a file or a pipe
 _Choices = dict[tuple[Product, int], Choice]
 
 
@@ -231,9 +231,6 @@ def _measure(device: CudaDevice, plan: Mapping[Product, Sequence[int]], choices:
 
 
 def _print(products: Mapping[Product, str], choices: _Choices) -> None:
-    console = Console(soft_wrap=True, highlight=False)
-    if not console.is_terminal:
-        console.width = _FILE_COLUMNS
     table = Table(box=None, pad_edge=False)
     for column in ("product", "out x in", "dtype"):
         table.add_column(column, no_wrap=True)
@@ -257,4 +254,4 @@ def _print(products: Mapping[Product, str], choices: _Choices) -> None:
             f"{cost.bytes_accessed / choice.us / 1e6:.2f}",
             three_digits(cost.flops / choice.us / 1e6),
         )
-    console.print(table)
+    TableConsole().print(table)
