@@ -12,7 +12,8 @@ import math
 import mmap
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 from cugraphs.emulation import emulate
-from cugraphs.emulation.emulate import bind_launches, emulated
+from cugraphs.emulation.emulate import bind_launches, emulated, packed_map
 from cugraphs.emulation.library import Buffer, Library
 from cugraphs.expected_results import ExpectedResults
 from cugraphs.kernel import (
@@ -144,29 +145,44 @@ def rounded_once(name: str, max_share: float = MAX_SHARE_NEXT_TO_TIE) -> Identit
     """
 
     def check(kernels: Kernels) -> None:
-        kernel = kernels[name]
-        for dtype in ("float16", "bfloat16"):
-            num_different, num_elements = 0, 0
-            for case in small_cases(kernel):
-                arrays = case_arrays(kernel, case, dtype)
-                given = [array.copy() for array in arrays]
-                expected = [*kernel.reference(*given, **case.attrs), *given]
-                found = run(kernel, arrays, case.attrs)
-                updated = [None] * len(kernel.produced) + [*arrays]
-                for a, e, before in zip(found, expected, updated, strict=False):
-                    if a.dtype != DTYPES[dtype]:
-                        continue
-                    touched = np.ones(e.shape, bool) if before is None else e != before
-                    num_different += np.count_nonzero(touched & (a != e))
-                    num_elements += np.count_nonzero(touched)
-            share = num_different / num_elements
-            assert share <= max_share, (
-                f"{name} {dtype}: {share:.1%} of the results differ from the reference's, expected "
-                f"at most {max_share:.0%}: something is rounded more than once"
-            )
+        _assert_rounded_once(kernels[name], small_cases(kernels[name]), max_share)
 
     check.__name__ = "rounded_once"
     return check
+
+
+def _assert_rounded_once(
+    kernel: Kernel, cases: Sequence[Case], max_share: float, arch: str = ""
+) -> None:
+    for dtype in ("float16", "bfloat16"):
+        num_different, num_elements = 0, 0
+        for case in cases:
+            arrays = case_arrays(kernel, case, dtype)
+            given = [array.copy() for array in arrays]
+            expected = [*kernel.reference(*given, **case.attrs), *given]
+            found = run(kernel, arrays, case.attrs, arch=arch)
+            updated = [None] * len(kernel.produced) + [*arrays]
+            for a, e, before in zip(found, expected, updated, strict=False):
+                if a.dtype != DTYPES[dtype]:
+                    continue
+                touched = np.ones(e.shape, bool) if before is None else e != before
+                num_different += np.count_nonzero(touched & (a != e))
+                num_elements += np.count_nonzero(touched)
+        share = num_different / num_elements
+        assert share <= max_share, (
+            f"{kernel.name} {cases[0].name} {dtype}: {share:.1%} of the results differ from the "
+            f"reference's, expected at most {max_share:.0%}: something is rounded more than once"
+        )
+
+
+def _not_cut(case: Case) -> Case:
+    """The same, but no row is cut into parts, as otherwise a hundred such rows would not be."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        with mock.patch.object(attention_parts, "WHOLE_SHARES", 1):
+            return case.make(rng, dtype)
+
+    return replace(case, name=f"{case.name}, not cut", make=make)
 
 
 def fused_norm_is_add_then_norm(kernels: Kernels) -> None:
@@ -336,53 +352,67 @@ def blocks_may_lie_anywhere(name: str) -> Identity:
     return check
 
 
-def far_blocks(name: str) -> Identity:
-    """Blocks more than 2^31 vectors into a cache are found, and read or written, like others."""
+def far_blocks(name: str, *runs: tuple[str, str, str]) -> Identity:
+    """Blocks more than 2^31 vectors into a cache are found, and read or written, like others.
+
+    ``runs``: a case, whose caches have 2 KV heads of size 64; a dtype; whose form runs, by arch.
+    """
 
     def check(kernels: Kernels) -> None:
-        kernel = kernels[name]
-        case = _case(kernel, "one_row")
-        arrays = case_arrays(kernel, case, "bfloat16")
-        expected = run(kernel, arrays, case.attrs)
-        produced, launches = bind_launches(kernel, arrays, case.attrs)
-        names = [operand.name for operand in kernel.operands]
-        far = [np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
-        for operand, array in zip(kernel.supplied, arrays, strict=True):
-            if operand.name in ("k_cache", "v_cache"):
-                far.append(_far_cache(array))
-            elif operand.name == "block_tables":
-                far.append(array + np.int32(FAR_BLOCK))
-            elif operand.name == "slot_mapping":
-                far.append(array + np.int32(FAR_BLOCK * BLOCK_SIZE))
-            else:
-                far.append(array)
-        buffers = {
-            o.name: Buffer(
-                o.name, a.ctypes.data, a.nbytes, a.itemsize, o.access is not Access.READ, False
-            )
-            for o, a in zip(kernel.operands, far, strict=True)
-        }
-        scratch = np.zeros(1 << 20, np.uint8)
-        buffers[WORKSPACE] = Buffer(
-            WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
-        )
-        _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
-        assert kernel.workspace_bytes(axes, "bfloat16", case.attrs) <= scratch.nbytes
-        assert kernel.source is not None
-        for launch in emulated(launches):
-            library = Library(kernel.source, [launch.function], checked=False)
-            library.launch(
-                launch.function,
-                launch.grid,
-                launch.block,
-                [*(buffers[name] for name in launch.operands or names), *launch.scalars],
-                shared_bytes=launch.shared_bytes,
-            )
-        found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
-        assert_same_bits(f"{name} with blocks from {FAR_BLOCK} on", found, expected)
+        for case, dtype, arch in runs:
+            _assert_far_blocks_are_found(kernels[name], _case(kernels[name], case), dtype, arch)
 
     check.__name__ = "far_blocks"
     return check
+
+
+def _assert_far_blocks_are_found(kernel: Kernel, case: Case, dtype: str, arch: str) -> None:
+    arrays = case_arrays(kernel, case, dtype)
+    expected = run(kernel, arrays, case.attrs, arch=arch)
+    given = []
+    for operand, array in zip(kernel.supplied, arrays, strict=False):
+        if operand.name in ("k_cache", "v_cache"):
+            given.append(_far_cache(array))
+        elif operand.name == "block_tables":
+            given.append(array + np.int32(FAR_BLOCK))
+        elif operand.name == "slot_mapping":
+            far = array + np.int32(FAR_BLOCK * BLOCK_SIZE)
+            given.append(np.where(array >= 0, far, array))
+        else:
+            given.append(array)
+    produced, launches = bind_launches(kernel, given, case.attrs)
+    far = [*(np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced), *given]
+    buffers = {
+        o.name: Buffer(
+            o.name, a.ctypes.data, a.nbytes, a.itemsize, o.access is not Access.READ, False
+        )
+        for o, a in zip(kernel.operands, far, strict=False)
+    }
+    scratch = np.zeros(1 << 20, np.uint8)
+    buffers[WORKSPACE] = Buffer(
+        WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
+    )
+    _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
+    assert kernel.workspace_bytes(axes, dtype, case.attrs) <= scratch.nbytes
+    assert kernel.source is not None
+    for launch in emulated(launches, arch):
+        library = Library(kernel.source, [launch.function], checked=False)
+        names = launch.operands or tuple(operand.name for operand in kernel.operands)
+        library.launch(
+            launch.function,
+            launch.grid,
+            launch.block,
+            [
+                *(buffers[name] for name in names),
+                *launch.scalars,
+                *(packed_map(each, buffers[each.operand]) for each in launch.tensor_maps),
+            ],
+            shared_bytes=launch.shared_bytes,
+            cluster=launch.cluster,
+        )
+    found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
+    what = f"{kernel.name} {case.name} {dtype} {arch} with blocks from {FAR_BLOCK} on"
+    assert_same_bits(what, found, expected)
 
 
 def _far_cache(near: Array) -> Array:
@@ -614,16 +644,26 @@ def _assert_right_on_sm_90(
 def form_for_sm_90a_is_right(kernels: Kernels) -> None:
     """Prefill attention on wgmma, over two blocks, is within the tolerance of the reference."""
     kernel = kernels["paged_prefill_attention"]
-    assert kernel.launches is not None
-    module: Any = sys.modules[kernel.launches.__module__]
-    before = module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS
-    module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = 0, 2
-    try:
+    with _wgmma_of_few_tokens(kernel):
         for case in (_case(kernel, name) for name in WGMMA_CASES):
             arrays = case_arrays(kernel, case, "bfloat16")
             _assert_right_on_sm_90(kernel, case, arrays)
-    finally:
-        module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = before
+
+
+def far_boxes(kernels: Kernels) -> None:
+    """Prefill attention on wgmma finds blocks more than 2^31 vectors into a cache."""
+    kernel = kernels["paged_prefill_attention"]
+    with _wgmma_of_few_tokens(kernel):
+        _assert_far_blocks_are_found(kernel, _case(kernel, "block_edges"), "bfloat16", "sm_90")
+
+
+@contextmanager
+def _wgmma_of_few_tokens(kernel: Kernel) -> Iterator[None]:
+    """Prefill attention takes its form for sm_90a, over two blocks, for any number of tokens."""
+    assert kernel.launches is not None
+    module = sys.modules[kernel.launches.__module__]
+    with mock.patch.multiple(module, WGMMA_MIN_TOKENS=0, WGMMA_BLOCKS=2):
+        yield
 
 
 def held_form_is_right(name: str) -> Identity:
@@ -666,26 +706,26 @@ FEW_ROWS_CASES = (
 def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     """Both forms of decode attention for few rows, of few warps, are within the tolerance."""
     kernel = kernels["paged_decode_attention"]
-    package = package_of(kernel)
-    module: Any = sys.modules[f"{package}.few_rows_attention"]
-    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
-    small |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
-    before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
-    try:
-        for clusters in (None, True, False):  # None: as it is on a GPU
-            rows = 1 << 20 if clusters else 0
-            settings = {**small, "CLUSTERED_ROWS": {64: rows, 128: rows}}
-            for name, value in ({} if clusters is None else settings).items():
-                setattr(module, name, value)
-            names = ("one_long_row",) if clusters is None else FEW_ROWS_CASES
-            for case in (_case(kernel, name) for name in names):
+    module: Any = sys.modules[f"{package_of(kernel)}.few_rows_attention"]
+    few_warps = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
+    few_warps |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
+    always, never = ({64: rows, 128: rows} for rows in (1 << 20, 0))
+    # Scores fall by hundreds from piece to piece.
+    falling = decode_case("falling", Heads(2, 1, 64), [2500], q_scale=100.0)
+    long = _case(kernel, "one_long_row")
+    cases = [*(_case(kernel, name) for name in FEW_ROWS_CASES), falling]
+    for settings, chosen in (
+        ({}, [long]),  # as on a GPU
+        ({"WARPS_IN_CLUSTER": 8}, [long]),  # more parts than a warp folds at a time
+        ({**few_warps, "CLUSTERED_ROWS": always}, cases),
+        ({**few_warps, "CLUSTERED_ROWS": never}, cases),
+    ):
+        with mock.patch.dict(vars(module), settings):
+            for case in chosen:
                 arrays = case_arrays(kernel, case, "bfloat16")
                 newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
                 late = {"k_cache": newest, "v_cache": newest}
                 _assert_right_on_sm_90(kernel, case, arrays, late=late)
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
 
 
 def newest_tokens(k_cache: Array, tables: Array, row_ids: Array, seq_lens: Array) -> list[range]:
@@ -708,13 +748,11 @@ def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
     """
     kernel = kernels["rope_append_attention"]
     rope, decode = kernels["rope_append"], kernels["paged_decode_attention"]
-    cases = [(case, attention_parts.WHOLE_SHARES) for case in small_cases(kernel)]
-    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
-    long = replace(_case(kernel, "cut_finely"), name="not cut")
+    # The last one: a warp has more tiles than it looks up at a time.
+    cases = (*small_cases(kernel), _not_cut(_case(kernel, "cut_finely")))
     few_rows = sys.modules[f"{package_of(decode)}.few_rows_attention"]
-    for case, shares in (*cases, (long, 1)):
-        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
-            arrays = case_arrays(kernel, case, "bfloat16")
+    for case in cases:
+        arrays = case_arrays(kernel, case, "bfloat16")
         *caches, arrivals, qkv, positions, slots, tables, row_ids, lengths, parts, cos_sin = arrays
         attrs = dict(case.attrs)
         where = (qkv, cos_sin, positions, slots)
@@ -779,14 +817,29 @@ PIECE_CASES = ("ten_rows", "ten_rows_of_block_size_32", "block_edges", "cut_fine
 def pieces_are_right(kernels: Kernels) -> None:
     """Decode attention's form for sm_90a is within the tolerance of the reference."""
     kernel = kernels["paged_decode_attention"]
-    cases = [(_case(kernel, name), attention_parts.WHOLE_SHARES) for name in PIECE_CASES]
-    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
-    # Dead rows, so that the form of few rows does not take it.
-    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300, 0, 0, 0]), 1))
-    for case, shares in cases:
-        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
-            arrays = case_arrays(kernel, case, "bfloat16")
-        _assert_right_on_sm_90(kernel, case, arrays)
+    # A warp has more tiles than it looks up at a time; scores fall by hundreds from tile to tile.
+    # Dead rows, so that the form of few rows does not take them.
+    long = decode_case("long", Heads(2, 1, 64), [9000, 300, 0, 0, 0])
+    falling = decode_case("falling", Heads(4, 2, 64), [900, 300, 0, 0, 0], q_scale=100.0)
+    for case in (*(_case(kernel, name) for name in PIECE_CASES), _not_cut(long), _not_cut(falling)):
+        _assert_right_on_sm_90(kernel, case, case_arrays(kernel, case, "bfloat16"))
+
+
+def weights_are_not_rounded(kernels: Kernels) -> None:
+    """Every form of decode attention multiplies values by weights as exact as its sums.
+
+    A weight that is rounded to 16 bits is within the tolerance, and most small cases have as many
+    threads as tokens, each of which then weighs 1.
+    """
+    kernel = kernels["paged_decode_attention"]
+    for arch, case in (
+        ("", decode_case("vectors", Heads(4, 2, 8), [3000, 1000, 2000])),
+        ("", decode_case("tiles", Heads(4, 2, 32), [1000, 700])),
+        ("sm_90", decode_case("pieces", Heads(4, 2, 64), [900, 300, 0, 0, 0])),
+        ("sm_90", decode_case("few rows", Heads(4, 2, 64), [4000])),
+        ("sm_90", decode_case("few rows", Heads(4, 2, 128), [4000])),
+    ):
+        _assert_rounded_once(kernel, [_not_cut(case)], MAX_SHARE_NEXT_TO_TIE, arch)
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
@@ -860,6 +913,7 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
     "rope_append": (
         orders_agree("rope_append"),
         rounded_once("rope_append"),
+        far_blocks("rope_append", ("one_row", "bfloat16", "")),
     ),
     "paged_decode_attention": (
         orders_agree("paged_decode_attention", ("float32", "bfloat16")),
@@ -867,21 +921,33 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         exp2_is_right,
         decode_rows_stand_alone,
         blocks_may_lie_anywhere("paged_decode_attention"),
-        far_blocks("paged_decode_attention"),
+        far_blocks(
+            "paged_decode_attention",
+            ("one_row", "float32", ""),
+            ("one_row", "bfloat16", ""),
+            ("one_row", "bfloat16", "sm_90"),
+            ("block_edges", "bfloat16", "sm_90"),
+        ),
         prefill_rows_are_decode_rows,
         forms_of_few_rows_are_right,
         pieces_are_right,
+        weights_are_not_rounded,
     ),
     "rope_append_attention": (
         orders_agree("rope_append_attention", ("bfloat16",)),
         appended_attention_is_one_after_the_other,
-        far_blocks("rope_append_attention"),
+        far_blocks(
+            "rope_append_attention", ("one_row", "bfloat16", ""), ("one_row", "bfloat16", "sm_90")
+        ),
     ),
     "paged_prefill_attention": (
         orders_agree("paged_prefill_attention", ("float32", "bfloat16")),
         rounded_once("paged_prefill_attention", MAX_SHARE_ROUNDED_WEIGHTS),
         blocks_may_lie_anywhere("paged_prefill_attention"),
-        far_blocks("paged_prefill_attention"),
+        far_blocks(
+            "paged_prefill_attention", ("one_row", "float32", ""), ("one_row", "bfloat16", "")
+        ),
+        far_boxes,
         prefill_rows_are_decode_rows,
         form_for_sm_90a_is_right,
     ),
