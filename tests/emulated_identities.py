@@ -763,9 +763,10 @@ def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
         for arch in ("", "sm_90"):
             with mock.patch.object(few_rows, "MAX_ROWS", 0):
                 out, counts = run(decode, given, attrs, arch=arch)
-            found = run(kernel, arrays, case.attrs, arch=arch, late=late, checked=True)
-            what = f"rope_append_attention {case.name} {arch}"
-            assert_same_bits(what, found, (out, *appended, counts))
+            for how in ({"checked": True, "late": late}, {"order": "reverse"}):
+                found = run(kernel, arrays, case.attrs, arch=arch, **how)
+                what = f"rope_append_attention {case.name} {arch} {', '.join(how)}"
+                assert_same_bits(what, found, (out, *appended, counts))
 
 
 def package_of(kernel: Kernel) -> str:
