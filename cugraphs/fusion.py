@@ -6,7 +6,7 @@ A fused program interprets to the same numbers as the original.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -272,17 +272,31 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES, *, least_rows: int = 1
     fused run is dropped.
     """
     uses = Counter(buffer for op in program.ops for buffer in op.operands)
+    # Layers are alike, so what a rule makes of ops of some kinds is worked out once. A kind is what
+    # an op is but for which buffers it has; a dim's name tells its maximum within a program.
+    types = {buffer: str(buffer.type) for buffer in program.buffers}
+    kinds = [(op.kernel, *[types[b] for b in op.operands], repr(op.attrs)) for op in program.ops]
+    known: dict[Hashable, _Scalars | None] = {}
     ops: list[Op] = []
     index = 0
     while index < len(program.ops):
-        for rule in rules:
-            run = program.ops[index : index + len(rule.run)]
+        for number, rule in enumerate(rules):
+            end = index + len(rule.run)
+            run = program.ops[index:end]
             if tuple([op.kernel for op in run]) != rule.run:
                 continue
-            fused = _apply(rule, run, uses, least_rows)
-            if fused is not None:
-                ops.append(fused)
-                index += len(run)
+            key = (number, *kinds[index:end])
+            if key in known and known[key] is None:
+                continue
+            operands = _operands(rule, run, uses)
+            if operands is None:
+                continue
+            if key not in known:
+                known[key] = _scalars(rule, run, [b.type for b in operands], least_rows)
+            scalars = known[key]
+            if scalars is not None:
+                ops.append(Op(rule.fused, operands, scalars.attrs, scalars.axes))
+                index = end
                 break
         else:
             ops.append(program.ops[index])
@@ -292,8 +306,10 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES, *, least_rows: int = 1
     return Program(program.name, buffers, ops, program.dims)
 
 
-def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int], least_rows: int) -> Op | None:
-    """The fused op for a run of the rule's kernels, or None where the rule does not hold."""
+def _operands(
+    rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int]
+) -> tuple[Buffer, ...] | None:
+    """The fused op's buffers; None where those of the run are not linked as the rule says."""
     named = {
         (index, operand.name): buffer
         for index, op in enumerate(run)
@@ -303,16 +319,37 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int], least_rows
         return None
     if any(key not in named for key in rule.operands):
         return None
-    operands = tuple(named[key] for key in rule.operands)
+    operands = tuple([named[key] for key in rule.operands])
     written = {buffer for op in run for buffer in op.written}
-    inside = Counter(buffer for op in run for buffer in op.operands)
+    inside = Counter([buffer for op in run for buffer in op.operands])
     for buffer, count in inside.items():
         inner = buffer in written and buffer.kind is Kind.TEMP and uses[buffer] == count
         if buffer not in operands and not inner:
             return None
-    produced = len(rule.fused.produced)
-    if not written.isdisjoint(operands[produced:]):
+    if not written.isdisjoint(operands[len(rule.fused.produced) :]):
         return None  # it would read what it writes
+    return operands
+
+
+@dataclass(frozen=True)
+class _Scalars:
+    """What a fused op has beside its buffers."""
+
+    attrs: Mapping[str, Any]
+    axes: Mapping[str, int]
+
+
+def _scalars(
+    rule: Rule, run: Sequence[Op], types: Sequence[ArrayType], least_rows: int
+) -> _Scalars | None:
+    """The fused op's scalars and axes; None where the rule or its kernel takes no such run.
+
+    Args:
+        rule: whose kernels the run has, linked as it says.
+        run: of which nothing is looked at but kernels, types and scalars.
+        types: of the fused op's operands.
+        least_rows: that the program is bound at.
+    """
     attrs = {key: value for op in run for key, value in op.attrs.items()}
     if any(op.attrs[key] != attrs[key] for op in run for key in op.attrs):
         return None  # one scalar, two values
@@ -326,11 +363,12 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int], least_rows
         (linear,) = [op for op in run if op.kernel is LINEAR]
         if not rule.worth({name: int(size) for name, size in linear.axes.items()}):
             return None
-    if rule.dtypes and rule.fused.dtype_of([b.type for b in operands]) not in rule.dtypes:
+    if rule.dtypes and rule.fused.dtype_of(types) not in rule.dtypes:
         return None
-    read = [buffer.type for buffer in operands[produced:]]
+    produced = len(rule.fused.produced)
+    read = types[produced:]
     try:
-        types, axes = rule.fused.infer(read, attrs)
+        inferred, axes = rule.fused.infer(read, attrs)
         most = max(
             [int(axis) for type_ in read for axis in type_.shape if isinstance(axis, Dim)],
             default=1,
@@ -339,8 +377,8 @@ def _apply(rule: Rule, run: Sequence[Op], uses: Mapping[Buffer, int], least_rows
             rule.fused.infer([_bound(type_, rows) for type_ in read], attrs)
     except ValueError:  # sizes that the fused kernel is not for
         return None
-    assert types == [buffer.type for buffer in operands[:produced]], rule
-    return Op(rule.fused, operands, attrs, axes)
+    assert inferred == types[:produced], rule
+    return _Scalars(attrs, axes)
 
 
 def _bound(type_: ArrayType, rows: int) -> ArrayType:

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from cugraphs.decode_bench import SETTLING_STEPS, BenchModel, RandomCacheRunner, settle
+from cugraphs.decode_bench import SETTLING_STEPS, BenchModel, RandomCacheRunner, rest, settle
 from cugraphs.ladder import Ladder
 from cugraphs.step_stamps import StampedPlan, newest_stamps
 from cugraphs.step_state import fill_launch
@@ -93,6 +93,7 @@ def time_drive(
     runner: RandomCacheRunner, drive: Drive, *, batch: int, prompt_tokens: int, steps: int
 ) -> LoopTimes:
     """Drive ``steps`` steps, then let newcomers come."""
+    rest(runner.device)
     driver = _Driver(runner, drive, batch)
     driver.settle(prompt_tokens)
     driver.run(_WARM_UP_STEPS)

@@ -118,7 +118,6 @@ class ModelRunner:
             # The first of the steps whose numbers follow each other without a gap, if the newest
             # that was submitted is one of them.
             self._numbered_from: int | None = None
-        self.device.write(self.state[WORDS], self.mirror.take_all())
         with span("arena"):
             memory = ProgramMemory(
                 plan.programs, self.device, weights, self.state, poison=poison, debug=debug
@@ -147,6 +146,8 @@ class ModelRunner:
             self.num_kv_blocks = self._affordable_blocks(memory_bytes)
         with span("KV cache"):
             self._kv_pool.back(self.num_kv_blocks)
+        # Last, since it waits for weights that still load. Until here all rows were dead ones.
+        self.device.write(self.state[WORDS], self.mirror.take_all())
 
     @property
     def counts(self) -> StepCounts:

@@ -16,11 +16,10 @@
 #include "common.cuh"
 #include "ptx_sm90.cuh"
 
-constexpr int kHeldThreads = 256;
-
 template <typename T, int kSteps, int kDepths, int kStages>
 struct HeldRows {
-  static constexpr int kWarps = kHeldThreads / 32;
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / 32;
   static constexpr int kRows = 8;     // of x, the upper half of a fragment
   static constexpr int kHalves = 1;   // for whoever finishes a unit
   static constexpr int kColumns = 8;  // of a unit, in groups for whoever finishes it

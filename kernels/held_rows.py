@@ -49,8 +49,9 @@ class HeldShape:
 
     def function(self, name: str, dtype: str) -> str:
         """The C++ name of a kernel of this shape."""
+        element = CUDA_TYPES[dtype]
         numbers = (self.steps, self.depths, self.stages)
-        return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
+        return f"{name}<{element}, HeldRows<{', '.join([element, *map(str, numbers)])}>>"
 
     def launch(self, name: str, dtype: str, elsewhere: Launch) -> Launch:
         """A kernel of this shape, in place of one with the same operands and scalars."""

@@ -5,15 +5,8 @@
 // result at the store, as linear and add do one after the other. Few rows: see stream_linear.cuh.
 #include "stream_linear.cuh"
 
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) linear_add(
     T* __restrict__ out,           // [tokens, out_features]
     const T* residual,             // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
@@ -22,9 +15,7 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
     int tokens,
     int in_features,
     int out_features) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  float before[Stream::kHalves][kGroups];
+  float before[Stream::kHalves][Stream::kGroups];
   const auto output_of = [&](int unit, int g, int column) {
     return unit * Stream::kColumns + g * Stream::kGroupColumns + column;
   };
@@ -34,14 +25,15 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_add(
   const auto begin_row = [](int, int) {};
   const auto begin = [&](int half, int unit, int row, int column) {
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < Stream::kGroups; ++g) {
       const int output = min(output_of(unit, g, column), out_features - 1);
       before[half][g] = to_float(residual[static_cast<long long>(row) * out_features + output]);
     }
   };
-  const auto finish = [&](int half, int unit, int row, int column, const float (&sums)[kGroups]) {
+  const auto finish = [&](int half, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < Stream::kGroups; ++g) {
       const int output = output_of(unit, g, column);
       if (output < out_features) {
         const float sum = sums[g] + (bias != nullptr ? to_float(bias[output]) : 0.0f);

@@ -1,7 +1,7 @@
 // linear_add_rms_norm: sum[t, :] = residual[t, :] + (weight @ x[t, :] + bias)
 //                      out[t, :] = sum[t, :] * rsqrt(mean(sum[t, :]^2) + eps) * gain
 //
-// linear_tiles (linear_tiles.cuh), linear_parts_held (held_rows.cuh) or linear_parts_wgmma
+// linear_tiles (linear_tiles.cuh), linear_parts_stream (held_rows.cuh) or linear_parts_wgmma
 // (wgmma_linear.cuh) leaves the products' sums over kParts parts of in_features in the workspace; this
 // adds them in order, in float32, and rounds to T where linear, add and rms_norm would: the product, sum,
 // which the norm reads rounded, and out. One block per token, kWidth elements of T a load; a thread keeps
@@ -14,15 +14,15 @@
 #include "wgmma_linear.cuh"
 
 // The products' sums over a part of in_features, blockIdx.y, as linear_tiles leaves them.
-template <typename T, int kSteps, int kDepths, int kStages>
-__global__ void __launch_bounds__(kHeldThreads, 1) linear_parts_held(
+// Stream: HeldRows of T.
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) linear_parts_stream(
     float* workspace,              // [parts, tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]
     int tokens,
     int in_features,
     int out_features) {
-  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   const int first_k = blockIdx.y * Stream::kPart;
   const long long columns = out_features;
   float* const sums_of_part = workspace + blockIdx.y * (tokens * columns);

@@ -2,21 +2,14 @@
 //                     rope_append does, of qkv[t, n] = sum over k of x[t, k] * weight[n, k], + bias[n]
 //
 // In float32; rounds to T where linear and rope_append store: qkv and what is rotated. See rope_columns.cuh.
-// Few rows: linear_rope_append has the weight go through registers, linear_rope_append_held through shared
-// memory; see stream_linear.cuh and held_rows.cuh.
+// Few rows: the weight goes through registers or shared memory; see stream_linear.cuh and held_rows.cuh.
 #include "held_rows.cuh"
 #include "rope_columns.cuh"
 #include "stream_linear.cuh"
 
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_rope_append(
+// Stream: StreamLinear or HeldRows of T.
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) linear_rope_append(
     T* __restrict__ q,                  // [tokens, heads*head_dim]
     T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
     T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
@@ -32,31 +25,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_rope_a
     int kv_heads,
     int head_dim,
     int block_size) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  rope_columns_of<Stream>(
-      q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
-      heads, kv_heads, head_dim, block_size);
-}
-
-template <typename T, int kSteps, int kDepths, int kStages>
-__global__ void __launch_bounds__(kHeldThreads, 1) linear_rope_append_held(
-    T* __restrict__ q,                  // [tokens, heads*head_dim]
-    T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
-    T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
-    const T* x,                         // [tokens, in_features]
-    const int* positions,               // [tokens]
-    const int* slot_mapping,            // [tokens]
-    const T* __restrict__ weight,       // [(heads + 2*kv_heads)*head_dim, in_features]
-    const float* __restrict__ cos_sin,  // [max_position, head_dim]: cosines, then sines
-    const T* __restrict__ bias,         // [(heads + 2*kv_heads)*head_dim] or null
-    int tokens,
-    int in_features,
-    int heads,
-    int kv_heads,
-    int head_dim,
-    int block_size) {
-  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   rope_columns_of<Stream>(
       q, k_cache, v_cache, x, positions, slot_mapping, weight, cos_sin, bias, tokens, in_features,
       heads, kv_heads, head_dim, block_size);

@@ -89,7 +89,7 @@ def launches(axes: Axes, dtype: str, *, q_size: int) -> tuple[Launch, ...]:
         settles=tokens <= MAX_EARLY_ROWS,
     )
     held = held_shape(tokens, in_features, axes["qkv_size"], dtype)
-    return (held.launch("linear_rope_append_held", dtype, stream) if held else stream,)
+    return (held.launch("linear_rope_append", dtype, stream) if held else stream,)
 
 
 def of_rope(name: str, in_features: int, *, bias: bool = False) -> Case:

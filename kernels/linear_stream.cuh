@@ -1,11 +1,12 @@
-// linear_stream and linear_held: out = x @ weight.T + bias for few rows; products, sum and bias in float32,
-// rounded once. See stream_linear.cuh and held_rows.cuh.
+// linear_stream: out = x @ weight.T + bias for few rows; products, sum and bias in float32, rounded once. See
+// stream_linear.cuh and held_rows.cuh.
 #pragma once
 #include "held_rows.cuh"
 #include "stream_linear.cuh"
 
-template <typename Stream, typename T>
-__device__ __forceinline__ void linear_of(
+// Stream: StreamLinear or HeldRows of T.
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) linear_stream(
     T* __restrict__ out,           // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [out_features, in_features]
@@ -31,38 +32,4 @@ __device__ __forceinline__ void linear_of(
   };
   const int units = (out_features + Stream::kColumns - 1) / Stream::kColumns;
   Stream::run(weight_row, begin_row, begin, finish, x, weight, units, tokens, in_features);
-}
-
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_stream(
-    T* __restrict__ out,           // [tokens, out_features]
-    const T* x,                    // [tokens, in_features]
-    const T* __restrict__ weight,  // [out_features, in_features]
-    const T* __restrict__ bias,    // [out_features] or null
-    int tokens,
-    int in_features,
-    int out_features) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  linear_of<Stream>(out, x, weight, bias, tokens, in_features, out_features);
-}
-
-template <typename T, int kSteps, int kDepths, int kStages>
-__global__ void __launch_bounds__(kHeldThreads, 1) linear_held(
-    T* __restrict__ out,           // [tokens, out_features]
-    const T* x,                    // [tokens, in_features]
-    const T* __restrict__ weight,  // [out_features, in_features]
-    const T* __restrict__ bias,    // [out_features] or null
-    int tokens,
-    int in_features,
-    int out_features) {
-  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
-  linear_of<Stream>(out, x, weight, bias, tokens, in_features, out_features);
 }

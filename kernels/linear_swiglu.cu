@@ -1,11 +1,11 @@
 // linear_swiglu: out[t, i] = silu(z[t, i]) * z[t, inter + i] with z[t, n] = sum over k of x[t, k] *
 //                weight[n, k]
 //
-// In float32; rounds to T where linear and silu_and_mul store: z and the result. Few rows, see
-// stream_linear.cuh and held_rows.cuh: linear_swiglu has the weight go through registers,
-// linear_swiglu_held through shared memory; see swiglu_columns.cuh. linear_swiglu_wgmma and
-// linear_swiglu_rows: more rows, see wgmma_linear.cuh and wgmma_rows.cuh; of a tile the first box has the
-// gates. Where that is not to be had, silu_and_mul follows a product of cuBLASLt.
+// In float32; rounds to T where linear and silu_and_mul store: z and the result. linear_swiglu_stream: few
+// rows, the weight goes through registers or shared memory; see stream_linear.cuh, held_rows.cuh and
+// swiglu_columns.cuh. linear_swiglu_wgmma and linear_swiglu_rows: more rows, see wgmma_linear.cuh and
+// wgmma_rows.cuh; of a tile the first box has the gates. Where that is not to be had, silu_and_mul follows
+// a product of cuBLASLt.
 #include "held_rows.cuh"
 #include "silu.cuh"
 #include "silu_and_mul.cu"
@@ -14,35 +14,15 @@
 #include "wgmma_linear.cuh"
 #include "wgmma_rows.cuh"
 
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) linear_swiglu(
+// Stream: StreamLinear or HeldRows of T.
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) linear_swiglu_stream(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ weight,  // [2*inter, in_features]
     int tokens,
     int in_features,
     int inter) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, false>;
-  swiglu_columns_of<Stream>(out, x, weight, tokens, in_features, inter);
-}
-
-template <typename T, int kSteps, int kDepths, int kStages>
-__global__ void __launch_bounds__(kHeldThreads, 1) linear_swiglu_held(
-    T* __restrict__ out,           // [tokens, inter]
-    const T* x,                    // [tokens, in_features]
-    const T* __restrict__ weight,  // [2*inter, in_features]
-    int tokens,
-    int in_features,
-    int inter) {
-  using Stream = HeldRows<T, kSteps, kDepths, kStages>;
   swiglu_columns_of<Stream>(out, x, weight, tokens, in_features, inter);
 }
 

@@ -1,7 +1,8 @@
 """Linear and SwiGLU, for up to 256 rows: ``silu_and_mul(x @ weight.T)``.
 
-Above 16 rows the product's form is one that only sm_90a has; elsewhere it is cuBLASLt's, and
-SILU_AND_MUL follows. So it is above 64 rows where that form would leave multiprocessors idle.
+Above 16 rows, or where so many are too long to be streamed, the product's form is one that only
+sm_90a has; elsewhere it is cuBLASLt's, and SILU_AND_MUL follows. So it is above 64 rows where that
+form would leave multiprocessors idle.
 
 Rounding: the product is rounded as LINEAR stores it, so the results are those of LINEAR followed by
 SILU_AND_MUL.
@@ -34,14 +35,7 @@ from .case_arrays import Make, normal
 from .linear import LINEAR
 from .product_forms import own_form, own_launch
 from .silu_and_mul import SILU_AND_MUL
-from .stream_linear import (
-    MAX_ROWS,
-    STREAM_DTYPES,
-    check_streams,
-    stream_benchmarks,
-    stream_shape,
-    streams,
-)
+from .stream_linear import STREAM_DTYPES, stream_benchmarks, stream_shape, streams
 from .wgmma_linear import check_wgmma
 from .wgmma_rows import MAX_ROWS as MAX_FUSED_ROWS
 
@@ -71,10 +65,8 @@ def cost(axes: Axes, dtype: str) -> Cost:
 
 
 def check(axes: Axes) -> None:
-    """Refuse sizes that neither form takes."""
-    if axes["tokens"] <= MAX_ROWS:
-        check_streams("linear_swiglu", axes)
-    else:
+    """Refuse sizes that are neither streamed nor for what takes more rows."""
+    if not streams(axes["tokens"], axes["in_features"], STREAM_DTYPES[0]):
         check_wgmma("linear_swiglu", axes, axes["inter"], max_rows=MAX_FUSED_ROWS)
 
 
@@ -85,7 +77,7 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
     if streams(tokens, in_features, dtype):
         shape = stream_shape(tokens, in_features, 2 * inter)
         stream = Launch(
-            function=shape.function("linear_swiglu", dtype),
+            function=shape.function("linear_swiglu_stream", dtype),
             grid=(shape.blocks, 1, 1),
             block=shape.threads,
             scalars=(np.int32(tokens), np.int32(in_features), np.int32(inter)),
@@ -159,6 +151,7 @@ LINEAR_SWIGLU = Kernel(
         Case("held_eight_rows_two_stages", _inputs(8, 2560, 18)),
         # Tiles and a part of one; a stage that is not full; more steps than stages; all rows.
         Case("wgmma_twelve_rows", _inputs(12, 320, 40)),
+        Case("sixteen_long_rows", _inputs(16, 5184, 40)),
         Case("seventeen_rows", _inputs(17, 136, 72)),
         Case("many_steps", _inputs(40, 1352, 24)),
         Case("sixty_four_rows", _inputs(64, 192, 264)),

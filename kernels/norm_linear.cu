@@ -5,15 +5,8 @@
 // the few rows for itself, in shared memory, which saves a launch; see stream_linear.cuh.
 #include "stream_linear.cuh"
 
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) norm_linear(
     T* __restrict__ out,           // [tokens, out_features]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ gain,    // [in_features]
@@ -23,8 +16,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
     int in_features,
     int out_features,
     float eps) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   const typename Stream::RowsInOrder weight_row = {out_features};
   typename Stream::Vector gains[Stream::kHeld];
   const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
@@ -33,9 +24,10 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_linear(
   };
   const auto begin_row = [](int, int) {};
   const auto begin = [&](int, int, int, int) {};
-  const auto finish = [&](int, int unit, int row, int column, const float (&sums)[kGroups]) {
+  const auto finish = [&](int, int unit, int row, int column,
+                          const float (&sums)[Stream::kGroups]) {
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < Stream::kGroups; ++g) {
       const int output = unit * Stream::kColumns + g * Stream::kGroupColumns + column;
       if (output < out_features) {
         const float sum = sums[g] + (bias != nullptr ? to_float(bias[output]) : 0.0f);

@@ -7,15 +7,8 @@
 #include "rope_columns.cuh"
 #include "stream_linear.cuh"
 
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_append(
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) norm_rope_append(
     T* __restrict__ q,                  // [tokens, heads*head_dim]
     T* k_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
     T* v_cache,                         // [num_blocks, kv_heads, block_size, head_dim]
@@ -33,8 +26,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_rope_app
     int head_dim,
     int block_size,
     float eps) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   typename Stream::Vector gains[Stream::kHeld];
   const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
   const auto prepare = [&](T* rows) {

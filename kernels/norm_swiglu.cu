@@ -6,15 +6,8 @@
 #include "stream_linear.cuh"
 #include "swiglu_columns.cuh"
 
-template <
-    typename T,
-    int kSegments,
-    int kFragments,
-    int kRowTeams,
-    int kDepthWarps,
-    int kGroups,
-    int kAhead>
-__global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
+template <typename T, typename Stream>
+__global__ void __launch_bounds__(Stream::kThreads, 1) norm_swiglu(
     T* __restrict__ out,           // [tokens, inter]
     const T* x,                    // [tokens, in_features]
     const T* __restrict__ gain,    // [in_features]
@@ -23,8 +16,6 @@ __global__ void __launch_bounds__(32 * kRowTeams * kDepthWarps, 1) norm_swiglu(
     int in_features,
     int inter,
     float eps) {
-  using Stream =
-      StreamLinear<T, kSegments, kFragments, kRowTeams, kDepthWarps, kGroups, kAhead, true>;
   typename Stream::Vector gains[Stream::kHeld];
   const auto load_constants = [&] { Stream::load_gains(gains, gain, in_features); };
   const auto prepare = [&](T* rows) {

@@ -49,7 +49,7 @@ def normalised_launch(
     tokens, in_features = axes["tokens"], axes["in_features"]
     shape = stream_shape(tokens, in_features, columns)
     return Launch(
-        function=shape.function(name, dtype),
+        function=shape.function(name, dtype, normalised=True),
         grid=(shape.blocks, 1, 1),
         block=shape.threads,
         scalars=(*map(np.int32, (tokens, in_features, *sizes)), np.float32(eps)),

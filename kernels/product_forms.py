@@ -15,8 +15,8 @@ import numpy as np
 from cugraphs.kernel import Axes, Launch, MatrixProduct
 
 from .held_rows import HeldShape, held_shape
-from .wgmma_linear import MAX_COLUMNS, MAX_PARTS, WgmmaShape, takes_wgmma, wgmma_launch, wgmma_shape
-from .wgmma_rows import RowsShape, rows_launch, rows_shape
+from .wgmma_linear import MAX_COLUMNS, MAX_PARTS, WgmmaShape, takes_wgmma, wgmma_shape
+from .wgmma_rows import RowsShape, rows_shape
 
 OwnForm = HeldShape | WgmmaShape | RowsShape
 
@@ -82,25 +82,13 @@ def own_launch(
         assert isinstance(launch, Launch), "few rows have a launch everywhere"
         sizes = (axes["tokens"], axes["in_features"], out_features)
         return replace(
-            form.launch(f"{name}_held", dtype, launch),
+            form.launch(f"{name}_stream", dtype, launch),
             scalars=tuple(map(np.int32, sizes)),
             operands=operands,
             elsewhere=elsewhere,
         )
-    if isinstance(form, RowsShape):
-        return rows_launch(
-            f"{name}_rows",
-            form,
-            axes,
-            dtype,
-            out_features,
-            operands=operands,
-            elsewhere=elsewhere,
-            boxes=boxes,
-        )
-    return wgmma_launch(
-        f"{name}_wgmma",
-        form,
+    return form.launch(
+        name,
         axes,
         dtype,
         out_features,

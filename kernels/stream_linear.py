@@ -21,9 +21,7 @@ MAX_NORM_ROWS = 8  # of the kernels that normalise
 _FRAGMENT_ROWS = 8  # at most, of one fragment
 MAX_NORM_BYTES = 94 << 10  # of the rows that a block normalises: what every card has room for
 
-MAX_CACHED_BYTES = (
-    160 << 10
-)  # of more rows than these: each block reads them again from its L1 cache
+MAX_CACHED_BYTES = 160 << 10  # of more rows than these, which a block reads from its L1 cache
 
 _SEGMENT = 32  # elements of k in a piece of a row
 _LEAST_STEP = 2 * _SEGMENT  # that a warp loads of a row
@@ -85,11 +83,12 @@ class StreamShape:
         """Of a block."""
         return 32 * self.teams.row_teams * self.teams.depth_warps
 
-    def function(self, name: str, dtype: str) -> str:
-        """The C++ name of a kernel of this shape."""
-        t = self.teams
+    def function(self, name: str, dtype: str, *, normalised: bool = False) -> str:
+        """The C++ name of a kernel of this shape, whose blocks may have ``normalised`` its rows."""
+        t, element = self.teams, CUDA_TYPES[dtype]
         numbers = (self.segments, self.fragments, t.row_teams, t.depth_warps, t.groups, t.ahead)
-        return f"{name}<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
+        arguments = ", ".join([element, *map(str, numbers), str(normalised).lower()])
+        return f"{name}<{element}, StreamLinear<{arguments}>>"
 
 
 def streams(tokens: int, in_features: int, dtype: str) -> bool:
@@ -99,15 +98,13 @@ def streams(tokens: int, in_features: int, dtype: str) -> bool:
     return tokens <= _FRAGMENT_ROWS or tokens * in_features * _BYTES <= MAX_CACHED_BYTES
 
 
-def check_streams(
-    name: str, axes: Axes, *, max_rows: int = MAX_ROWS, normalised: bool = False
-) -> None:
+def check_streams(name: str, axes: Axes, *, max_rows: int, normalised: bool = False) -> None:
     """Refuse sizes that there is no shape for.
 
     Args:
         name: of the kernel.
         axes: its sizes.
-        max_rows: that it is for.
+        max_rows: that it is for, of one fragment at most.
         normalised: each block normalises the rows for itself.
 
     Raises:
@@ -122,11 +119,6 @@ def check_streams(
     if not _whole_steps(in_features):
         raise ValueError(
             f"{name}: in_features is {in_features}, expected a multiple of {_LEAST_STEP}"
-        )
-    if tokens > _FRAGMENT_ROWS and tokens * in_features * _BYTES > MAX_CACHED_BYTES:
-        raise ValueError(
-            f"{name}: {tokens} rows of {in_features} are {tokens * in_features * _BYTES} bytes, "
-            f"expected at most {MAX_CACHED_BYTES}, which a block's L1 cache can hold"
         )
     if not normalised:
         return

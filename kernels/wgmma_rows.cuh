@@ -97,12 +97,14 @@ struct WgmmaRows {
     }
 
     // A step has been multiplied: once all warps of the cluster have said so, what comes into its stage a
-    // ring later is copied.
+    // ring later is copied. Where nothing comes they say nothing, for nobody would wait for it, and the
+    // other block might have ended before it hears it.
     const auto give_back = [&](int step, int stage, int parity) {
+      if (step + kStages >= steps) return;
       if (lane < kWgmmaCluster) {
         mbarrier_arrive_in_cluster(cluster_address(ring.empty(stage), lane));
       }
-      if (threadIdx.x == 0 && step + kStages < steps) {
+      if (threadIdx.x == 0) {
         mbarrier_wait(ring.empty(stage), parity);
         copy_weight(step + kStages, stage);
         copy_x(step + kStages, stage);
@@ -142,7 +144,7 @@ struct WgmmaRows {
     for (int group = 0; group < kOwnGroups; ++group) {
       finish((first_group + group) * 64, sums[group]);
     }
-    meet();  // nobody copies to a block that has ended, nor gives a stage back to it
+    meet();  // what a block has copied is in both before it ends
   }
 
   static __device__ __forceinline__ int row_of(int half) {

@@ -6,7 +6,7 @@
 
 Needs g++ and no GPU. Each bug is planted alone, in a copy of kernels/ in a temporary folder. Then
 the kernel's cases run through the emulation in all dtypes, checked and plain in three orders, and
-after them the identities of tests/emulated_identities.py, until something is red. A kernel without
+after them the identities of tests/emulated_identities, until something is red. A kernel without
 a bug goes first and must be green; three times its processor time, and some more, is what a bug may
 take, so that a loop without an end is red. Prints a table, then the survivors and the share that
 was noticed. Exit code 1 where that is below 95 %, or where a kernel is red without a bug.

@@ -11,14 +11,17 @@ from test_weight_loading import LateDevice
 from tiny_model import write_tiny_model
 
 from cugraphs import load_bench, start_bench
+from cugraphs.arena import allocate_arrays
 from cugraphs.checkpoint import Checkpoint
-from cugraphs.cli import bench_session, main
+from cugraphs.cli import bench_load, bench_session, main
 from cugraphs.kernel_loading import launched_functions, load_kernels
+from cugraphs.kv_cache import KVCacheShape
 from cugraphs.lone_import import import_alone
 from cugraphs.model_runner import ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors, checkpoint_shapes
+from cugraphs.program import Kind
 from cugraphs.random_checkpoint import write_random_checkpoint
 from cugraphs.start_bench import merge_spans
 from cugraphs.start_times import SPANS, span
@@ -145,6 +148,8 @@ def test_without_a_driver_no_checkpoint_is_written(benchmark, monkeypatch, tmp_p
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "libcuda.so.1 is not found" in err
     assert not folder.exists()
+    assert main(["bench", benchmark, "demo"]) == 2
+    assert capsys.readouterr().err.startswith("cugraphs: error: cuda: libcuda.so.1 is not found")
 
 
 def test_a_start_that_does_not_end_is_one_line(monkeypatch, capsys):
@@ -186,6 +191,7 @@ def test_loading_stands_beside_a_pinned_copy_and_the_page_cache(tmp_path, monkey
     monkeypatch.setattr(bench_session, "CudaDevice", lambda: device)
     monkeypatch.setattr(bench_session, "describe_machine", lambda device: machine)
     monkeypatch.setattr(load_bench, "pinned_copy_rate", lambda device: 1e9)
+    monkeypatch.setattr(bench_load, "check_cuda", lambda: None)
     options = ["--dtype", "float32", "--repeats", "3", "--readers", "2", "--json", str(file)]
     assert main(["bench", "load", str(folder), *options]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -214,18 +220,42 @@ def test_reading_counts_every_byte_of_the_files(tmp_path, monkeypatch):
 
 
 class NotedDevice(LateDevice):
-    """Notes which programs a runner wants to bind."""
+    """Notes which programs a runner wants to bind, and whether it has written before."""
+
+    def __init__(self):
+        super().__init__()
+        self.done = []
 
     def load_kernels(self, programs):
         self.programs = programs
+        self.done.append("load_kernels")
+
+    def write(self, target, values):
+        super().write(target, values)
+        self.done.append("write")
 
 
 def tiny_plan():
     model = Llama(config_of(SMALL), "bfloat16")
-    from cugraphs.kv_cache import KVCacheShape
-
     cache = KVCacheShape(2, 9, 2, 16, 8, "bfloat16", 64)
     return StepPlan(model, cache, vocab_size=700, max_num_seqs=8, max_num_batched_tokens=64)
+
+
+def tiny_runner(plan, device, mode):
+    shapes = {
+        buffer.name: buffer.type
+        for planned in plan.programs
+        for buffer in planned.program.of_kind(Kind.WEIGHT)
+    }
+    return ModelRunner(plan, allocate_arrays(shapes, device.allocate_bytes), device, mode=mode)
+
+
+def test_what_waits_for_the_weights_comes_last():
+    device, plan = NotedDevice(), tiny_plan()
+    runner = tiny_runner(plan, device, "full")
+    assert device.done == ["load_kernels", "write"]
+    for name, expected in runner.mirror.fields.items():  # and no step has written it before
+        np.testing.assert_array_equal(runner.state[name], expected)
 
 
 def test_every_function_of_a_start_is_loaded_once_with_all_its_shared_memory():
@@ -256,21 +286,8 @@ def test_a_kernel_that_does_not_compile_is_the_callers_error():
 
 @pytest.mark.parametrize(("mode", "tokens"), [("full", {64}), ("full_and_piecewise", {1, 16, 64})])
 def test_a_runner_asks_for_the_sizes_that_it_will_capture_and_a_long_prompt(mode, tokens):
-    from cugraphs.random_fill import fill_random
-
     device, plan = NotedDevice(), tiny_plan()
-    shapes = {
-        buffer.name: buffer.type
-        for planned in plan.programs
-        for buffer in planned.program.buffers
-        if buffer.kind.value == "weight"
-    }
-    from cugraphs.arena import allocate_arrays
-
-    weights = allocate_arrays(shapes, device.allocate_bytes)
-    for array in weights.values():
-        fill_random(device, array) if device.shares_host_memory else None
-    ModelRunner(plan, weights, device, mode=mode)
+    tiny_runner(plan, device, mode)
     asked = [(program.name, sizes) for program, sizes in device.programs]
     rows = {sizes["rows"] for _, sizes in asked if "rows" in sizes}
     assert rows == set(plan.ladder.rungs)

@@ -385,6 +385,15 @@ def test_a_mistake_is_one_line_and_exit_code_2(folders, capsys, monkeypatch, arg
     assert "Traceback" not in err
 
 
+def test_a_graph_that_cannot_be_captured_is_refused_before_anything_is_shown(
+    folder, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("cugraphs.cuda_availability.has_driver", lambda: False)
+    assert main(["inspect", folder, "--graph-dot", str(tmp_path / "step.dot")]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.startswith("cugraphs: error: cuda: ")
+
+
 def test_traceback_shows_where_an_error_came_from(folder):
     with pytest.raises(ValueError, match="temperature"):
         main(["generate", folder, "a", "--temperature", "-1", "--traceback"])
@@ -503,7 +512,14 @@ def read_until(descriptor, end, seconds=30):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["generate", "SLOW", "a"], ["inspect", "SLOW"], ["--help"]], ids=lambda a: a[0]
+    "arguments",
+    [
+        ["generate", "SLOW", "a"],
+        ["inspect", "SLOW"],
+        ["check", "add", "--stage", "emulate", "--dtype", "float32"],
+        ["--help"],
+    ],
+    ids=lambda a: a[0],
 )
 def test_a_reader_that_leaves_is_met_quietly(start, slow_folder, arguments):
     arguments = [slow_folder if argument == "SLOW" else argument for argument in arguments]

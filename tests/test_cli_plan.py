@@ -208,7 +208,8 @@ def test_plot_of_a_model_that_does_not_fit(capsys, tmp_path):
         (["plan", "--shape", "gpt-5", "--gpu", "l4"], "'gpt-5' is not known, expected one of"),
         (["plan", "FOLDER", "--shape", "x", "--gpu", "l4"], "not allowed with argument MODEL"),
         (["plan", "no/such", "--gpu", "l4"], "'no/such' is neither a folder nor in the Hugging"),
-        (["plan", "FOLDER", "--gpu", "l4", "--batch", "0"], "--batch is 0, expected 1 to 512"),
+        (["plan", "FOLDER", "--gpu", "l4", "--batch", "0"], "--batch is 0, expected 1 to 4096"),
+        (["plan", "FOLDER", "--gpu", "l4", "--batch", "5000"], "--batch is 5000, expected 1 to 40"),
         (
             ["plan", "FOLDER", "--gpu", "l4", "--batch", "9", "--max-num-seqs", "8"],
             "--batch is 9, expected 1 to 8",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import needs_compiler
-from emulated_identities import newest_tokens
+from emulated_identities.paged_cache import newest_tokens
 
 from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches

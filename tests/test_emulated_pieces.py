@@ -5,7 +5,7 @@ One finds the newest tokens in the cache, one appends them; that one may not rea
 
 import pytest
 from conftest import needs_compiler
-from emulated_identities import newest_tokens
+from emulated_identities.paged_cache import newest_tokens
 
 from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches

@@ -1,6 +1,7 @@
 """When a run of ops becomes one launch, and that nothing changes but the launches."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -256,6 +257,55 @@ def test_the_first_rule_that_holds_wins(step):
     assert names(other.fused(*RULES, NORM_LINEAR_RULE)) == ["norm_linear", "silu_and_mul"]
 
 
+# --- what is remembered of like ops
+
+
+class Lone(dict):
+    """Scalars with a text of their own: an op that has them is like no other."""
+
+    def __repr__(self):
+        return str(id(self))
+
+
+def assert_memory_changes_nothing(program: Program, *args, **options) -> None:
+    """Fused op by op as each is, and as if no two were alike."""
+    unlike = [dataclasses.replace(op, attrs=Lone(op.attrs)) for op in program.ops]
+    found, expected = (
+        fuse(each, *args, **options) for each in (program, dataclasses.replace(program, ops=unlike))
+    )
+    for ops in zip(found.ops, expected.ops, strict=True):
+        left, right = (
+            (op.kernel, op.operands, dict(op.attrs), {n: repr(size) for n, size in op.axes.items()})
+            for op in ops
+        )
+        assert left == right
+    assert found.buffers == expected.buffers and found.dims == expected.dims
+
+
+def test_ops_of_equal_sizes_are_not_alike_where_one_has_a_dim(step):
+    fixed = step.t.weight("fixed", (16, 8), F32)
+    for x in (step.x, fixed, step.x):
+        total = step.t.call(ADD, x, x)
+        step.t.output(step.norm(total), f"normed_{len(step.t.program.ops)}")
+    fused = step.fused()
+    assert names(fused) == ["add_rms_norm"] * 3
+    assert [repr(op.axes["tokens"]) for op in fused.ops] == ["rows<=16", "16", "rows<=16"]
+
+
+def test_ops_of_other_scalars_are_not_alike(step):
+    for eps in (1e-5, 1e-6, 1e-5):
+        total = step.t.call(ADD, step.x, step.x)
+        step.t.output(step.t.call(RMS_NORM, total, step.weight, eps=eps), f"normed_{total.id}")
+    assert [op.attrs for op in step.fused().ops] == [{"eps": 1e-5}, {"eps": 1e-6}, {"eps": 1e-5}]
+
+
+def test_like_ops_whose_buffers_are_linked_otherwise_are_left_alone(step):
+    for x in (None, step.x, None):
+        total = step.t.call(ADD, step.x, step.x)
+        step.t.output(step.norm(total if x is None else x), f"normed_{total.id}")
+    assert names(step.fused()) == ["add_rms_norm", "add", "rms_norm", "add_rms_norm"]
+
+
 # --- any program
 
 FUSIBLE = ("add_norm", "norm_linear", "add", "rms_norm", "linear", "output", "silu", "rope_append")
@@ -273,6 +323,7 @@ def test_a_fused_program_gives_the_same_bits(recipe: Recipe, rows, seqs, seed):
     expected = plain_run(program, bound)
     for rules in (RULES, (*RULES, NORM_LINEAR_RULE), (NORM_LINEAR_RULE, *RULES)):
         fused = fuse(program, rules)
+        assert_memory_changes_nothing(program, rules)
         assert len(fused.ops) <= len(program.ops)
         assert_needed_buffers_are_kept(program, fused)
         found = plain_run(fused, bound)
@@ -384,3 +435,20 @@ def test_fused_steps_of_real_models_take_every_number_of_rows(name, seqs):
         for op in planned.program.ops:
             read = [buffer.type.bind(sizes) for buffer in op.operands[len(op.kernel.produced) :]]
             op.kernel.infer(read, op.attrs)
+
+
+@pytest.mark.parametrize("max_rows", [2, 8, 16, 64, 256])
+def test_fused_layers_of_a_real_model_are_those_of_lone_layers(max_rows):
+    config = LlamaConfig.from_hf({**model_shape("llama-3.1-8b"), "num_hidden_layers": 3}, "8b")
+    cache = KVCacheShape(3, 40, config.num_key_value_heads, 16, config.head_dim, "bfloat16", 64)
+    plan = StepPlan(
+        Llama(config, "bfloat16"),
+        cache,
+        vocab_size=config.vocab_size,
+        max_num_seqs=max_rows,
+        max_num_batched_tokens=300,
+    )
+    for record in (partial(plan.record_decode, rows=max_rows), plan.record_mixed):
+        tracer = Tracer()
+        record(tracer)
+        assert_memory_changes_nothing(tracer.program)

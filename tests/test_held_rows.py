@@ -68,10 +68,10 @@ def test_all_products_of_an_8b_hold_rows_and_compile_without_spills(tokens):
         kernel.name: kernel
         for kernel in (LINEAR, LINEAR_SWIGLU, LINEAR_ROPE_APPEND, LINEAR_ADD_RMS_NORM)
     }
-    held = [launch for launch in launches_of_an_8b(tokens) if "held" in launch.function]
+    held = [launch for launch in launches_of_an_8b(tokens) if "HeldRows<" in launch.function]
     assert len(held) == 5
     for launch in held:
-        name = launch.function.split("<")[0].removesuffix("_held")
+        name = launch.function.split("<")[0].removesuffix("_stream")
         kernel = kernels.get(name, LINEAR_ADD_RMS_NORM)
         assert launch.arch == HELD_ARCH
         compile_launch(kernel, launch, "sm_90")

@@ -75,3 +75,10 @@ def test_without_the_if_it_names_the_line_that_writes_out_of_bounds(my_kernels: 
     source.write_text(text.replace("if (i < count) ", ""))
     with pytest.raises(AssertionError, match=r"scaled_add\.cu:7"):
         run("my_kernels.py", cwd=my_kernels)
+
+
+def test_the_list_of_files_names_every_module():
+    (tree,) = re.findall(r"```\ncugraphs/\n(.*?)```", README, re.DOTALL)
+    in_package, _, _ = tree.partition("\nkernels/")
+    modules = {file.name for file in (ROOT / "cugraphs").glob("[!_]*.py")}
+    assert sorted(re.findall(r"\b\w+\.py\b", in_package)) == sorted(modules)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from cugraphs.emulation import emulate
 from cugraphs.fusion import fuse
-from cugraphs.kernel import DTYPES, ArrayType
+from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, MatrixProduct
 from cugraphs.kernels import (
     ADD,
     LINEAR,
     LINEAR_ADD,
+    LINEAR_SWIGLU,
     NORM_LINEAR,
     NORM_SWIGLU,
     RMS_NORM,
@@ -218,6 +219,20 @@ MANY = [
 )
 def test_a_layer_is_fused_as_its_rows_allow(rows, expected, dtype, bias):
     assert layer(rows, dtype, bias=bias) == expected
+
+
+@pytest.mark.parametrize("rows", [9, 16])
+def test_rows_too_long_to_be_streamed_are_fused_like_more_rows(rows):
+    assert not streams(rows, 16384, "bfloat16")
+    assert layer(rows, "bfloat16", hidden=16384) == FEW
+    axes = {"tokens": rows, "in_features": 16384, "inter": 53248}
+    (launch,) = LINEAR_SWIGLU.launches(axes, "bfloat16")
+    assert launch.arch == "sm_90a"
+    product, gated = launch.elsewhere
+    assert product == MatrixProduct(to_workspace=True)
+    assert gated.operands == ("out", WORKSPACE)
+    result_bytes = MatrixProduct.result_bytes(rows, 2 * 53248, "bfloat16")
+    assert LINEAR_SWIGLU.workspace(axes, "bfloat16") >= result_bytes
 
 
 @pytest.mark.parametrize("rows", [3, 8])

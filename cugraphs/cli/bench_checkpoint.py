@@ -35,7 +35,8 @@ def checkpoint_folder(
 
     Args:
         args: with the options of :func:`add_folder_option`.
-        check_device: raises where the benchmark could not run, before gigabytes are written.
+        check_device: raises where the benchmark could not run, before gigabytes are read or
+            written.
 
     Raises:
         ValueError, OSError: the model cannot be found or made.
@@ -43,7 +44,10 @@ def checkpoint_folder(
     if args.shape is None:
         if args.folder is not None:
             raise ValueError("bench: --folder is given with a model, expected --shape with it")
-        yield args.model, find_model(args.model, allow_download=False), "weights of a checkpoint"
+        folder = find_model(args.model, allow_download=False)
+        if check_device is not None:
+            check_device()
+        yield args.model, folder, "weights of a checkpoint"
         return
     config = model_shape(args.shape)
     shapes = checkpoint_shapes(LlamaConfig.from_hf(config, args.shape))

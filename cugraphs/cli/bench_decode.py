@@ -1,8 +1,9 @@
 """How long a decode step takes: mean over the tokens after a prompt, sampling included.
 
-Timed twice: as the engine drives it, with scheduling and text, and on the GPU alone, replay by
-replay. Shares are of the floor, to read all weights and the sequences' K and V once, at the read
-ceiling that is measured first. No prompt is computed: the KV cache is filled with random numbers.
+Timed twice, on a rested GPU: as the engine drives it, with scheduling and text, and on the GPU
+alone, replay by replay. Shares are of the floor, to read all weights and the sequences' K and V
+once, at the read ceiling that is measured first. No prompt is computed: the KV cache is filled with
+random numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cugraphs.cli.tables import TableConsole, milliseconds, new_table
 from cugraphs.decode_bench import (
     GREEDY,
     ONE_AHEAD,
+    REST_S,
     BenchModel,
     DecodeTimes,
     Queueing,
@@ -273,5 +275,6 @@ def _print(results: list[DecodeResult], mode: str) -> None:
         "step: as the engine drives it, with scheduling, sampling and text; the KV cache "
         "holds random numbers, no prompt was computed. floor: weights, K and V read once at the "
         "ceiling. bound: the floor, or the linear layers' flops where they take longer than the "
-        "weights."
+        f"weights. The GPU rests {REST_S} s before step and before GPU replay; where it draws more "
+        "power than it may, steps in a row take longer."
     )

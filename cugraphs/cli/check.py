@@ -19,6 +19,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from cugraphs.cli.kernel_bench import bench
+from cugraphs.cli.tables import TableConsole
 from cugraphs.kernel import CUDA_TYPES, Kernel
 from cugraphs.kernels import ALL
 from cugraphs.one_line import one_line
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 EXIT_FAILED = 1
-
-_FILE_COLUMNS = 160  # of a table that goes to a file or a pipe
 
 
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if not stages:
         raise RuntimeError(f"check: this machine can run no stage; {missing['emulate']}")
     results = _check_all(kernels, stages, args.dtype)
-    skipped = {stage: missing[stage] for stage in STAGES if stage in missing}
+    skipped = {} if args.stage else missing
     num_failed = sum(not result.passed for result in results)
     if args.json:
         record = {
@@ -91,16 +90,13 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(record))
     else:
-        console = Console(soft_wrap=True, highlight=False)
-        if not console.is_terminal:
-            console.width = _FILE_COLUMNS
-        console.print(_table(results))
+        TableConsole().print(_table(results))
         for result in results:
             if not result.passed:
-                console.print(str(result), markup=False)
+                print(result)
         for stage, why in skipped.items():
-            console.print(f"not run: {stage} ({why})", markup=False)
-        console.print(
+            print(f"not run: {stage} ({why})")
+        print(
             f"{len(results) - num_failed} passed, {num_failed} failed; stages: {', '.join(stages)}"
         )
     return EXIT_FAILED if num_failed else 0

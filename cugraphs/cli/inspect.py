@@ -18,6 +18,7 @@ from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.cpu_device import CpuDevice
+from cugraphs.cuda_availability import check_cuda
 from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
 from cugraphs.gpu_specs import GPU_SPECS, gpu_spec
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     """Plan the model's steps and print them."""
     if args.plot is not None:
         check_figure_file(args.plot)
+    if args.graph_dot is not None:
+        check_cuda()
     gpu = None if args.gpu is None else gpu_spec(args.gpu)
     folder = find_model(args.model)
     with Checkpoint.open(folder) as checkpoint:

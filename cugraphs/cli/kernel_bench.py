@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from cugraphs.cli.tables import TableConsole
 from cugraphs.cuda_availability import CudaUnavailable, check_cuda
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import Case, Kernel
@@ -31,7 +32,6 @@ from cugraphs.testing import case_arrays
 EXIT_FAILED = 1
 
 _DTYPES = ("bfloat16",)  # what models are run in
-_FILE_COLUMNS = 160  # of a table that goes to a file or a pipe
 
 
 def bench(kernels: Sequence[Kernel], dtypes: Sequence[str] | None, *, as_json: bool) -> int:
@@ -101,9 +101,6 @@ def _time(timer: LaunchTimer, kernel: Kernel, case: Case, dtype: str) -> Speed |
 
 
 def _print(gpu_name: str, ceilings: Ceilings, timings: Sequence[Speed | NotTimed]) -> None:
-    console = Console(soft_wrap=True, highlight=False)
-    if not console.is_terminal:
-        console.width = _FILE_COLUMNS
     table = Table(box=None, pad_edge=False)
     for column in ("kernel", "size", "dtype"):
         table.add_column(column, no_wrap=True)
@@ -112,29 +109,24 @@ def _print(gpu_name: str, ceilings: Ceilings, timings: Sequence[Speed | NotTimed
         table.add_column(column, no_wrap=True, justify="right")
     for timing in timings:
         table.add_row(timing.kernel, timing.size, timing.dtype, *_figures(timing, ceilings))
-    console.print(table)
+    TableConsole().print(table)
     for timing in timings:
         if isinstance(timing, NotTimed):
-            console.print(
-                f"{timing.kernel} {timing.size} {timing.dtype}: not timed: {timing.why}",
-                markup=False,
-            )
-    console.print(
+            print(f"{timing.kernel} {timing.size} {timing.dtype}: not timed: {timing.why}")
+    print(
         f"{gpu_name}, measured now: reads {ceilings.read_bytes_per_s / 1e12:.2f} TB/s, copies "
         f"{ceilings.copy_bytes_per_s / 1e12:.2f} TB/s (read + written), multiplies bfloat16 "
         f"matrices at {ceilings.flops_per_s / 1e12:.0f} TFLOP/s, takes "
-        f"{ceilings.empty_s * 1e6:.2f} us for an empty kernel.",
-        markup=False,
+        f"{ceilings.empty_s * 1e6:.2f} us for an empty kernel."
     )
     copy_share = ceilings.copy_bytes_per_s / ceilings.read_bytes_per_s
-    console.print(
+    print(
         "us: one call, in a captured chain of launches that begin one after the other, whose "
         "operands are in no cache. early us: where a launch may begin before the one before has "
         "ended, as in a step behind one that allows it; - where it may not. share (early: by early "
         "us): of the rate of reading (r), of which a kernel that also writes can reach about "
         f"{copy_share:.0%}, or of the matrix product (m), whichever is larger. empty us: so many "
-        f"launches of nothing, where less than {SMALL_BYTES >> 20} MiB move.",
-        markup=False,
+        f"launches of nothing, where less than {SMALL_BYTES >> 20} MiB move."
     )
 
 

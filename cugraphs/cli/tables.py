@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-_WIDTH = 140  # characters: a table that is cut or folded to the terminal is of no use in a file
+_WIDTH = 160  # characters: a table that is cut or folded to the terminal is of no use in a file
 
 
 class TableConsole(Console):

@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cli.tables import TableConsole
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import MatrixProduct, running_on
 from cugraphs.kernel_speed import three_digits
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 # Logits are computed for rows that are sampled, so that the head never sees a whole long prompt.
 HEAD_MAX_ROWS = 1024
 
-_FILE_COLUMNS = 160  # of a table that goes to a file or a pipe
 _Choices = dict[tuple[Product, int], Choice]
 
 
@@ -171,18 +171,15 @@ def _plan(
     Raises:
         ValueError: a number of rows that no class holds.
     """
-    if rows is not None:
-        for count in rows:
-            if count < 1 or row_class(count) is None:
-                raise ValueError(f"tune: --rows is {count}, expected 1 to {ROW_CLASSES[-1]}")
-        classes = tuple(sorted({row_class(count) or count for count in rows}))
-        return dict.fromkeys(products, classes)
+    for count in rows or ():
+        if count < 1 or row_class(count) is None:
+            raise ValueError(f"tune: --rows is {count}, expected 1 to {ROW_CLASSES[-1]}")
+    asked = None if rows is None else sorted({row_class(count) or count for count in rows})
     plan = {}
     for product, where in products.items():
         most = HEAD_MAX_ROWS if where == "lm_head" else ROW_CLASSES[-1]
-        plan[product] = tuple(
-            rows for rows in ROW_CLASSES if rows <= most and _is_cublaslt(product, rows)
-        )
+        classes = asked or [each for each in ROW_CLASSES if _is_cublaslt(product, each)]
+        plan[product] = tuple(each for each in classes if each <= most)
     return plan
 
 
@@ -231,9 +228,6 @@ def _measure(device: CudaDevice, plan: Mapping[Product, Sequence[int]], choices:
 
 
 def _print(products: Mapping[Product, str], choices: _Choices) -> None:
-    console = Console(soft_wrap=True, highlight=False)
-    if not console.is_terminal:
-        console.width = _FILE_COLUMNS
     table = Table(box=None, pad_edge=False)
     for column in ("product", "out x in", "dtype"):
         table.add_column(column, no_wrap=True)
@@ -257,4 +251,4 @@ def _print(products: Mapping[Product, str], choices: _Choices) -> None:
             f"{cost.bytes_accessed / choice.us / 1e6:.2f}",
             three_digits(cost.flops / choice.us / 1e6),
         )
-    console.print(table)
+    TableConsole().print(table)

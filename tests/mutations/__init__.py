@@ -1,7 +1,7 @@
 """Bugs to plant in the kernels, one at a time: the mistakes that people really make.
 
 `scripts/mutate_kernels.py` plants them and says which of them the declarations' cases and the
-identities of `emulated_identities.py` turn red. What is planted in ``kernels/<stem>.cu``, ``.cuh``
+identities of `emulated_identities` turn red. What is planted in ``kernels/<stem>.cu``, ``.cuh``
 and ``.py`` stands in ``<stem>.py`` of this folder, which is found by its name; there, ``BUGS`` has
 for each kernel that is proven and each file the bugs as (what is wrong then, text, text with the
 bug). Knows texts only, and runs nothing.

@@ -1,0 +1,130 @@
+"""What the launches of ``wgmma_linear.cuh`` and ``wgmma_rows.cuh`` have in common.
+
+A block has tiles of a weight's rows, and a ring of stages that fills a multiprocessor's shared
+memory: 64 elements of each row of x and of the tile in each, copied by tensor maps. Knows sizes and
+dtypes, not the kernels' text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from cugraphs.kernel import CUDA_TYPES, Axes, Launch, MatrixProduct
+from cugraphs.tensor_map import ROW_BYTES, TensorMap
+
+WGMMA_ARCH = "sm_90a"
+ALIGNED = 8  # elements of a row, which begins at a multiple of 16 bytes
+DEPTH = 64  # elements of a row in a stage
+
+_ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
+_SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
+
+
+@dataclass(frozen=True)
+class TilesShape:
+    """A launch: blocks have tiles of so many columns, over a part of in_features each.
+
+    Args:
+        columns: of a tile.
+        parts: of in_features.
+        tiles: of all columns.
+        rows: of x, that a stage has room for.
+    """
+
+    columns: int
+    parts: int
+    tiles: int
+    rows: int
+
+    suffix: ClassVar[str]  # of the kernels' names
+    cluster: ClassVar[int]  # blocks that share the rows of x
+    settles: ClassVar[bool]  # as of a Launch
+
+    @property
+    def blocks(self) -> int:
+        """Of the launch."""
+        raise NotImplementedError
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        raise NotImplementedError
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The kernels' template arguments."""
+        return self.columns, self.stages, self.rows
+
+    @property
+    def stages(self) -> int:
+        """As many as shared memory holds."""
+        return (_SHARED_BYTES - _ALIGNMENT) // (self._stage_bytes + _BARRIER_BYTES)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block."""
+        return self.stages * (self._stage_bytes + _BARRIER_BYTES) + _ALIGNMENT
+
+    @property
+    def _stage_bytes(self) -> int:
+        return (self.rows + self.columns) * ROW_BYTES
+
+    def launch(
+        self,
+        name: str,
+        axes: Axes,
+        dtype: str,
+        out_features: int,
+        *,
+        operands: tuple[str, ...],
+        elsewhere: tuple[Launch | MatrixProduct, ...],
+        boxes: int = 1,
+    ) -> Launch:
+        """A launch of a kernel around the products.
+
+        Args:
+            name: of the kernel's functions, without what the shape adds to it.
+            axes: ``tokens`` and ``in_features`` among them.
+            dtype: of x and the weight.
+            out_features: of a row, as the kernel stores it.
+            operands: that it takes, ``x`` and ``weight`` among them.
+            elsewhere: what runs on other architectures.
+            boxes: of so many times as many rows is the weight, and each is copied for itself. A
+                kernel of several takes no parts of in_features.
+        """
+        tokens, in_features = axes["tokens"], axes["in_features"]
+        sizes = (tokens, in_features, out_features, *((self.parts,) if boxes == 1 else ()))
+        x_rows = -(-tokens // (8 * self.cluster)) * 8  # that a block copies
+        arguments = ", ".join([CUDA_TYPES[dtype], *map(str, self.numbers)])
+        return Launch(
+            function=f"{name}_{self.suffix}<{arguments}>",
+            grid=(self.blocks, 1, 1),
+            block=self.threads,
+            scalars=tuple(map(np.int32, sizes)),
+            operands=operands,
+            shared_bytes=self.shared_bytes,
+            programmatic=True,
+            settles=self.settles,
+            arch=WGMMA_ARCH,
+            elsewhere=elsewhere,
+            tensor_maps=(
+                _rows("x", dtype, tokens, in_features, x_rows),
+                _rows("weight", dtype, boxes * out_features, in_features, self.columns // boxes),
+            ),
+            cluster=self.cluster,
+        )
+
+
+def _rows(operand: str, dtype: str, rows: int, elements: int, box_rows: int) -> TensorMap:
+    """A matrix, of which a copy takes 64 elements of so many rows."""
+    row_bytes = 2 * elements
+    return TensorMap(
+        operand,
+        dtype,
+        shape=(elements, rows, 1, 1),
+        strides_bytes=(row_bytes, row_bytes, row_bytes),
+        box=(DEPTH, box_rows, 1, 1),
+    )
