@@ -19,7 +19,6 @@ struct LayerWorker {
   using Place = LayerPlace<T, Sizes>;
   using Ring = WarpRing<T, Sizes>;
   using Words = typename Ring::Words;
-  using Attention = LayerAttention<T, Sizes>;
   static constexpr int kHidden = Sizes::kHidden, kInter = Sizes::kInter;
   static constexpr int kVector = 8;  // elements of 16 bytes
   static constexpr int kLoads = (kHidden / kVector + Sizes::kThreads - 1) / Sizes::kThreads;
@@ -29,8 +28,8 @@ struct LayerWorker {
   // attention; then the rings.
   static constexpr int kWidest = kInter > Sizes::kQ ? kInter : Sizes::kQ;
   static constexpr int kValueBytes = sizeof(T) * (kWidest > kHidden ? kWidest : kHidden);
-  static constexpr int kFirstBytes =
-      kValueBytes > Attention::kFoundBytes ? kValueBytes : Attention::kFoundBytes;
+  static constexpr int kFoundBytes = LayerAttention<T, Sizes>::kFoundBytes;
+  static constexpr int kFirstBytes = kValueBytes > kFoundBytes ? kValueBytes : kFoundBytes;
   static constexpr int kRowsBytes = (kFirstBytes + 2 * sizeof(T) * kHidden + 127) / 128 * 128;
 
   T *values, *row, *mid;
@@ -185,42 +184,29 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     rings.init();
   }
   __syncthreads();
+  const auto tokens_of_row = [&] {
+    return TokenPieces<Sizes>(block_tables, row_ids, seq_lens, max_blocks, block_shift);
+  };
   int warp = threadIdx.x / 32;
   if (warp == Sizes::kWarps) {
-    copy_weights(layers, rings, &current);
-    wait_for_previous_kernel();
+    copy_layers(layers, rings, &current, tokens_of_row);
     start_next_kernel();
     return;
   }
   T* const rows = reinterpret_cast<T*>(smem + Worker::kFirstBytes);
   Worker worker{reinterpret_cast<T*>(smem), rows, rows + kHidden, &current, {rings, warp}};
   worker.load_gains(layers.of[0].gain);
-  Share of_hidden = share_of<Sizes>(kHidden, warp), of_inter = share_of<Sizes>(Sizes::kInter, warp);
   wait_for_previous_kernel();
-
-  Attention attention;
-  attention.length = load_early(seq_lens);
-  attention.pieces = (attention.length + Attention::kTokens - 1) / Attention::kTokens;
-  attention.parts =
-      min(Sizes::kHeadBlocks,
-          max(1, (attention.pieces + Sizes::kWarps - 1) / Sizes::kWarps));
-  attention.kv_head = kv_head_of_block<Sizes>();
-  attention.rank = rank_in_head<Sizes>();
-  attention.cos_sin = cos_sin + static_cast<long long>(attention.length - 1) * Sizes::kHeadDim;
-  attention.block_table = block_tables + static_cast<long long>(load_early(row_ids)) * max_blocks;
-  attention.block_shift = block_shift;
-  attention.scale_log2 = scale_log2;
-  const bool makes_qkv = attention.rank < Sizes::kHeadBlocks;
+  const TokenPieces<Sizes> tokens = tokens_of_row();
+  const Attention attention{tokens, cos_sin, scale_log2};
 
   const int count = static_cast<int>(layers.count);
 #pragma unroll 1
   for (int layer = 0; layer < count; ++layer) {
-    // Registers are few: what follows from these is worked out anew in each layer.
+    // Registers are few: what follows from this is worked out anew in each layer.
     work_out_anew(warp);
-    work_out_anew(attention.rank);
-    work_out_anew(attention.kv_head);
-    work_out_anew(of_hidden.first);
-    work_out_anew(of_inter.first);
+    const Share of_hidden = share_of<Sizes>(kHidden, warp);
+    const Share of_inter = share_of<Sizes>(Sizes::kInter, warp);
     const DecodeLayer<T>& own = layers.of[layer];
     const Place here{own.here}, next{own.next_place};
     const bool is_first = layer == 0, is_last = layer == count - 1;
@@ -229,14 +215,15 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     const T* const before = is_first ? x : Place{layers.of[layer - 1].here}.out();
     worker.normalise(worker.row, before, is_first, eps);
     worker.enter(layer, kQkvPhase);
-    if (makes_qkv) {
+    if (rank_in_head<Sizes>() < Sizes::kHeadBlocks) {
       worker.make_qkv(here, next, warp);
-      arrive_at<Sizes>(here.count(Place::kQkvCount + attention.kv_head));
-      attention.clear_part(next, warp);
+      arrive_at<Sizes>(here.count(Place::kQkvCount + kv_head_of_block<Sizes>()));
+      worker.enter(layer, kAttentionPhase);
+      Attention::clear_parts(next, warp);
     }
     worker.load_gains(own.gain2);
-    if (attention.attends()) {
-      attention.run(own, here, next, reinterpret_cast<float*>(smem), warp);
+    if (tokens.attends()) {
+      attention.run(worker.ring, own, here, next, reinterpret_cast<float*>(smem), warp);
     }
     wait_at<Sizes>(here.count(Place::kAttendedCount), Sizes::kKvHeads);
     worker.template take_row<Sizes::kQ>(here.attended());
@@ -264,10 +251,6 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
       }
     });
     if (is_last) return;
-    // All have cleared, and have read what they had to: this is what the next layers build on.
-    sync_block<Sizes>();
-    if (threadIdx.x == 0) arrive_releasing(here.count(Place::kOutCount));
-    if (threadIdx.x == 0) wait_for_arrivals_acquiring(here.count(Place::kOutCount), Sizes::kBlocks);
-    sync_block<Sizes>();
+    meet_at<Sizes>(here.count(Place::kOutCount));
   }
 }

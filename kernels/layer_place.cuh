@@ -44,3 +44,30 @@ __device__ __forceinline__ void put_and_clear(V* here, V* next, V value) {
   put(here, value);
   clear(next);
 }
+
+// A barrier of the warps that multiply, which the one that copies does not meet.
+template <typename Sizes>
+__device__ __forceinline__ void sync_block() {
+  named_barrier_wait(1, Sizes::kThreads);
+}
+// The block has put what it had to put.
+template <typename Sizes>
+__device__ __forceinline__ void arrive_at(int* count) {
+  sync_block<Sizes>();
+  if (threadIdx.x == 0) arrive(count);
+}
+template <typename Sizes>
+__device__ __forceinline__ void wait_at(const int* count, int arrivals) {
+  if (threadIdx.x == 0) wait_for_arrivals(count, arrivals);
+  sync_block<Sizes>();
+}
+// All blocks meet: what any of them did before comes before what any does after.
+template <typename Sizes>
+__device__ __forceinline__ void meet_at(int* count) {
+  sync_block<Sizes>();
+  if (threadIdx.x == 0) {
+    arrive_releasing(count);
+    wait_for_arrivals_acquiring(count, Sizes::kBlocks);
+  }
+  sync_block<Sizes>();
+}

@@ -4,8 +4,7 @@
 #include "attend_tiles.cuh"
 #include "online_softmax.cuh"
 
-// Attention of the query heads of one KV head to pieces of K and V, by a warp. Whoever has K and V elsewhere
-// than in shared memory multiplies K by itself, and calls weigh_scores and add_columns.
+// Attention of the query heads of one KV head to pieces of K and V in shared memory, by a warp.
 template <typename T, int kHeadDim>
 struct PieceSums {
   static constexpr int kTokens = 16;
@@ -40,7 +39,7 @@ struct PieceSums {
 
   // The weights of the piece's tokens, of which the first `tokens` count.
   __device__ __forceinline__ void weigh(const T* piece, int tokens, float scale_log2) {
-    const int lane = threadIdx.x % 32, lane_row = lane / 4;
+    const int lane = threadIdx.x % 32, lane_row = lane / 4, lane_pair = lane % 4 * 2;
     float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
     const T* keys = piece + lane_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
@@ -60,21 +59,10 @@ struct PieceSums {
         }
       }
     }
-    if constexpr (kKeysSwap) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) scores[j][1] = scores[j][3];
-    }
-    weigh_scores(scores, tokens, scale_log2);
-  }
-
-  // The same from the scores of tokens 0 to 7 and 8 to 15, fragments whose first two results are of the head
-  // lane / 4 and the tokens 2 * (lane % 4) and the next.
-  __device__ __forceinline__ void weigh_scores(
-      float (&scores)[2][4], int tokens, float scale_log2) {
-    const int lane_pair = threadIdx.x % 4 * 2;
     float best = highest;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
+      if constexpr (kKeysSwap) scores[j][1] = scores[j][3];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool counts = j * 8 + lane_pair + i < tokens;
@@ -133,25 +121,19 @@ struct PieceSums {
       }
 #pragma unroll
       for (int w = 0; w < kValueWidth / 2; ++w) {
-        const unsigned pairs[4] = {loaded[0].words[w], loaded[1].words[w], loaded[2].words[w],
-                                   loaded[3].words[w]};
-        add_columns(j * (kValueWidth / 2) + w, pairs);
+        const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
+                               __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
+                               __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
+                               __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
+        const int step = j * (kValueWidth / 2) + w;
+        mma_m16n8k16<T>(sums[step], a, high);
+        mma_m16n8k16<T>(sums[step], a, low);
       }
     }
   }
 
-  // Adds two columns of V, of the tokens 2 * (lane % 4), the next, and 8 later: columns 2 * step and the next of
-  // the lane's.
-  __device__ __forceinline__ void add_columns(int step, const unsigned (&pairs)[4]) {
-    const unsigned a[4] = {
-        __byte_perm(pairs[0], pairs[1], 0x5410), __byte_perm(pairs[0], pairs[1], 0x7632),
-        __byte_perm(pairs[2], pairs[3], 0x5410), __byte_perm(pairs[2], pairs[3], 0x7632)};
-    mma_m16n8k16<T>(sums[step], a, high);
-    mma_m16n8k16<T>(sums[step], a, low);
-  }
-
-  // Stores the sums, highest scores and totals of the heads, each head's `stride` floats after another's. Of
-  // what follows, up to kPlaces heads, the last two are written too.
+  // Stores the sums, highest scores and totals of the heads, each head's `stride` floats after another's. What
+  // follows the heads, up to kPlaces of them, is spoilt.
   template <int kPlaces = 8>
   __device__ __forceinline__ void store(float* result, int heads, int stride) const {
     const int lane = threadIdx.x % 32;
