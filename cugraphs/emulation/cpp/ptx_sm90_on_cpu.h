@@ -120,7 +120,7 @@ struct PtxSm90 {
     if (~barrier[0] == static_cast<unsigned>(threads)) {
       barrier[0] = ~0u;
       --barrier[1];
-      emu_order_memory();
+      emu_block_met();
     }
     return before;
   }

@@ -156,7 +156,7 @@ bool try_barrier() {
     }
     thread.state = State::kReady;
   }
-  ++barrier_epoch;
+  emu_block_met();
   launch.spins = 0;
   return true;
 }
