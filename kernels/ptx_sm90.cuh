@@ -79,6 +79,34 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, int parity) {
   } while (!done);
 }
 
+// Whether the phase has ended; does not wait for it. Who hears that it has may read what was waited for.
+__device__ __forceinline__ bool mbarrier_has_ended(unsigned barrier, int parity) {
+  unsigned done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
+}
+
+// A word of shared memory by which one warp tells others how things are. It orders nothing, and who reads
+// it may be late.
+__device__ __forceinline__ void store_hint(int* hint, int value) {
+  asm volatile("st.volatile.shared.s32 [%0], %1;" : : "r"(shared_address(hint)), "r"(value) : "memory");
+}
+__device__ __forceinline__ int load_hint(const int* hint) {
+  int value;
+  asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(hint)) : "memory");
+  return value;
+}
+
+// The compiler no longer knows where `value` comes from: what follows from it is worked out again after this,
+// where it would lie in registers otherwise.
+__device__ __forceinline__ void work_out_anew(int& value) { asm volatile("" : "+r"(value)); }
+
 // Barriers 1 to 15 of the block, for some of its warps: `threads` of them, those that only arrive among
 // them.
 __device__ __forceinline__ void named_barrier_wait(int name, int threads) {

@@ -1,4 +1,5 @@
-// Layers of blocks that meet in memory, right and with one mistake each, for the tests of the emulation.
+// Layers of blocks that meet in memory, right and with one mistake each, for the tests of the emulation; and a
+// warp that polls.
 //
 // A layer makes of each value the mean of the four behind its own four, but the first layer of a launch; then
 // the same again, plus gain.
@@ -124,5 +125,40 @@ __global__ void planted_meetings(
       }
     }
     if constexpr (kMistake != kNoBarrierAfter) __syncthreads();
+  }
+}
+
+// A warp copies words into a ring of two places, as another allows and has used them; neither waits.
+template <bool kAllows>
+__global__ void planted_polls(float* __restrict__ out, const float* x, int count) {
+  extern __shared__ __align__(128) unsigned char smem[];
+  __shared__ int allowed;
+  const unsigned places = shared_address(smem), full = places + 256, empty = full + 16;
+  if (threadIdx.x == 0) {
+    allowed = 0;
+    for (int i = 0; i < 4; ++i) mbarrier_init(full + 8 * i, 1);
+    mbarrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) {
+    const int lane = threadIdx.x % 32;
+    int n = 0;
+    while (__any_sync(0xffffffffu, lane == 0 && n < count)) {
+      const int most = load_hint(&allowed);
+      const bool is_free = mbarrier_has_ended(empty + 8 * (n % 2), n / 2 % 2 ^ 1);
+      if (lane == 0 && n < count && n < most && is_free) {
+        mbarrier_arrive_expecting(full + 8 * (n % 2), 128);
+        copy_bytes(places + 128 * (n % 2), x + 32 * n, 128, full + 8 * (n % 2));
+        ++n;
+      }
+    }
+    return;
+  }
+  for (int n = 0; n < count; ++n) {
+    if (kAllows && threadIdx.x == 0) store_hint(&allowed, n + 1);
+    mbarrier_wait(full + 8 * (n % 2), n / 2 % 2);
+    out[32 * n + threadIdx.x] = reinterpret_cast<const float*>(smem)[32 * (n % 2) + threadIdx.x];
+    __syncwarp();
+    if (threadIdx.x == 0) mbarrier_arrive(empty + 8 * (n % 2));
   }
 }

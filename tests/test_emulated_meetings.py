@@ -178,6 +178,36 @@ def test_values_are_looked_at_in_the_size_in_which_they_are_put():
         run("kOtherSize")
 
 
+def polling(function):
+    operands = (Operand("out", ("n",), "float32", Access.WRITE), Operand("x", ("n",), "float32"))
+    launch = Launch(function, (2, 1, 1), 64, (np.int32(N // 32),), shared_bytes=512)
+    return Kernel(
+        "planted_polls",
+        operands,
+        reference=lambda x: (x,),
+        cost=lambda axes, dtype: Cost(0, 0),
+        source=SOURCE,
+        launches=lambda axes, dtype: (
+            replace(launch, operands=("out", "x"), arch="sm_90a", elsewhere=(), cluster=2),
+        ),
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
+def test_a_warp_polls_while_others_wait_for_it(checked, order):
+    x, how = np.arange(N, dtype=np.float32), {"checked": checked, "order": order}
+    (found,) = emulate(polling("planted_polls<true>"), (x,), {}, arch="sm_90", **how)
+    np.testing.assert_array_equal(found, x)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_warp_that_polls_for_nothing_is_a_deadlock(order):
+    x = np.arange(N, dtype=np.float32)
+    with pytest.raises(AssertionError, match=r"deadlock: thread \d+ waits here for threads that"):
+        emulate(polling("planted_polls<false>"), (x,), {}, arch="sm_90", order=order)
+
+
 def test_a_launch_that_meets_has_an_architecture_and_blocks_in_x_alone():
     plain = Launch("f", (8, 1, 1), 64)
     with pytest.raises(ValueError, match=r"f meets with arch '', clusters of 1 and a grid of"):

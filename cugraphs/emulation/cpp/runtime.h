@@ -44,6 +44,10 @@ void emu_warp(
     EmuOrdering ordering);
 // Gives the turn to other threads until ready(awaited).
 void emu_wait_until(const char* site, bool (*ready)(const void* awaited), const void* awaited);
+// Gives the turn to other warps and blocks, of a thread that polls. From then on only what it notes, and its
+// end, count as progress of it, so that a launch in which all others wait is found to hang.
+void emu_give_turn(const char* site);
+void emu_note_progress(void);
 // What all threads did so far is ordered before what they do next: some of them have met. Takes more
 // threads to have met than have, so that a race of the others is not found.
 void emu_order_memory(void);
