@@ -134,6 +134,8 @@ __global__ void planted_polls(float* __restrict__ out, const float* x, int count
   extern __shared__ __align__(128) unsigned char smem[];
   __shared__ int allowed;
   const unsigned places = shared_address(smem), full = places + 256, empty = full + 16;
+  x += 32 * count * blockIdx.x;
+  out += 32 * count * blockIdx.x;
   if (threadIdx.x == 0) {
     allowed = 0;
     for (int i = 0; i < 4; ++i) mbarrier_init(full + 8 * i, 1);

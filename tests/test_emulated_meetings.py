@@ -180,7 +180,7 @@ def test_values_are_looked_at_in_the_size_in_which_they_are_put():
 
 def polling(function):
     operands = (Operand("out", ("n",), "float32", Access.WRITE), Operand("x", ("n",), "float32"))
-    launch = Launch(function, (2, 1, 1), 64, (np.int32(N // 32),), shared_bytes=512)
+    launch = Launch(function, (2, 1, 1), 64, (np.int32(N // 64),), shared_bytes=512)
     return Kernel(
         "planted_polls",
         operands,
