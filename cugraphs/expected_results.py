@@ -71,6 +71,6 @@ class ExpectedResults:
         return self._written([*produced, *given])
 
     def _written(self, arrays: Sequence[Array]) -> list[tuple[Operand, Array]]:
-        """The operands that a kernel writes, of all in declaration order."""
+        """The results of a kernel, of all operands in declaration order."""
         pairs = zip(self._kernel.operands, arrays, strict=False)
-        return [(o, array) for o, array in pairs if o.access is not Access.READ]
+        return [(o, a) for o, a in pairs if o.access is not Access.READ and not o.scratch]

@@ -27,10 +27,12 @@ from cugraphs.array_type import compute_dtype as compute_dtype
 from cugraphs.array_type import same_axis as same_axis
 from cugraphs.launch_declaration import CUDA_TYPES as CUDA_TYPES
 from cugraphs.launch_declaration import MAX_CLUSTER as MAX_CLUSTER
+from cugraphs.launch_declaration import MAX_STACK as MAX_STACK
 from cugraphs.launch_declaration import WORKSPACE as WORKSPACE
 from cugraphs.launch_declaration import Launch as Launch
 from cugraphs.launch_declaration import MatrixProduct as MatrixProduct
 from cugraphs.launch_declaration import running_on as running_on
+from cugraphs.launch_declaration import stack_words as stack_words
 
 
 class Access(enum.Enum):
@@ -59,6 +61,8 @@ class Operand:
             what is before it, or that writes it in another way. Where the launch itself updates
             it, that comes after the wait.
         appends: what is updated is one place for each row: its newest token.
+        scratch: what is updated is nobody's result: it means something to launches of this kernel
+            alone, and the reference leaves it as it is.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Operand:
     constant: bool = False
     settled: bool = False
     appends: bool = False
+    scratch: bool = False
 
     @cached_property
     def axes(self) -> tuple[tuple[int, str, int], ...]:
@@ -176,6 +181,11 @@ class Kernel:
                 raise ValueError(
                     f"{self.name}: {operand.name} appends and is {operand.access.value}, expected "
                     "operands that are appended to be UPDATE"
+                )
+            if operand.scratch and operand.access is not Access.UPDATE:
+                raise ValueError(
+                    f"{self.name}: {operand.name} is scratch and {operand.access.value}, expected "
+                    "scratch operands to be UPDATE"
                 )
             if operand.name == WORKSPACE:
                 raise ValueError(

@@ -5,7 +5,8 @@ Knows no device: the same value is compiled, run by the CPU emulation, and launc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ CUDA_TYPES: Mapping[str, str] = {
 
 
 MAX_CLUSTER = 8  # blocks, that every card with clusters takes
+MAX_STACK = 32  # ops that are one launch; kernels/stack.cuh has the same
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
 
@@ -53,6 +55,13 @@ class Launch:
         tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
         cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
             memory; more than 1 needs an ``arch`` and divides the grid.
+        meets: all its blocks run at the same time and meet in memory (kernels/meeting.cuh); needs
+            an ``arch`` and blocks in x alone. A card with fewer multiprocessors is elsewhere.
+        stack: operands that each op has of its own where several, one after the other, are one
+            launch: up to :data:`MAX_STACK` ops of one kernel with the same scalars and sizes, the
+            ``out`` of one being the ``x`` of the next and of nobody else, and all operands but
+            these being the same arrays. They come first, as one parameter (kernels/stack.cuh);
+            ``operands`` names the others. Only a kernel of one launch has it.
     """
 
     function: str
@@ -67,6 +76,8 @@ class Launch:
     elsewhere: tuple[Launch | MatrixProduct, ...] | None = None
     tensor_maps: tuple[TensorMap, ...] = ()
     cluster: int = 1
+    meets: bool = False
+    stack: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
@@ -93,9 +104,30 @@ class Launch:
                 f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
             )
 
-    def on(self, arch: str) -> tuple[Launch | MatrixProduct, ...]:
-        """What runs on ``arch`` (``"sm_90"``), or in the CPU emulation where that is empty."""
-        elsewhere = self.arch and self.arch.rstrip("af") != arch
+        if self.meets and not (self.arch and self.cluster == 1 and self.grid[1:] == (1, 1)):
+            raise ValueError(
+                f"Launch: {self.function} meets with arch {self.arch!r}, clusters of "
+                f"{self.cluster} and a grid of {self.grid}, expected an arch, no clusters and "
+                "blocks in x alone"
+            )
+        if self.stack and (self.operands is None or not {*self.stack}.isdisjoint(self.operands)):
+            raise ValueError(
+                f"Launch: {self.function} has a stack of {', '.join(self.stack)} and operands "
+                f"{self.operands}, expected the operands that are not in the stack"
+            )
+
+    def on(
+        self, arch: str, multiprocessors: int | None = None
+    ) -> tuple[Launch | MatrixProduct, ...]:
+        """What runs on ``arch`` (``"sm_90"``), or in the CPU emulation where that is empty.
+
+        Args:
+            arch: of the card.
+            multiprocessors: that it has; None: as many as any launch wants.
+        """
+        elsewhere = bool(self.arch) and self.arch.rstrip("af") != arch
+        if self.meets and multiprocessors is not None:
+            elsewhere |= multiprocessors < self.grid[0]
         return self.elsewhere or () if elsewhere else (self,)
 
 
@@ -121,11 +153,24 @@ class MatrixProduct:
         return -(-tokens * out_features * DTYPES[dtype].itemsize // 256) * 256
 
 
+def stack_words(elements: Sequence[Sequence[int]]) -> array[int]:
+    """The first parameter of a launch that has a stack, 64-bit words: kernels/stack.cuh.
+
+    Args:
+        elements: of each op, the addresses of its operands in the stack.
+    """
+    assert 1 <= len(elements) <= MAX_STACK, f"a stack of {len(elements)}"
+    words = array("Q", [address for element in elements for address in element])
+    words.extend([0] * (len(elements[0]) * (MAX_STACK - len(elements))))
+    words.append(len(elements))
+    return words
+
+
 def running_on(
-    arch: str, launches: Iterable[Launch | MatrixProduct]
+    arch: str, launches: Iterable[Launch | MatrixProduct], multiprocessors: int | None = None
 ) -> list[Launch | MatrixProduct]:
-    """What runs of a kernel's launches on ``arch``, or in the CPU emulation where that is empty."""
+    """What runs of a kernel's launches on a card; arguments as of :meth:`Launch.on`."""
     running: list[Launch | MatrixProduct] = []
     for each in launches:
-        running += each.on(arch) if isinstance(each, Launch) else (each,)
+        running += each.on(arch, multiprocessors) if isinstance(each, Launch) else (each,)
     return running

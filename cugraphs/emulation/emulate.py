@@ -28,6 +28,7 @@ from cugraphs.kernel import (
     MatrixProduct,
     Operand,
     running_on,
+    stack_words,
 )
 from cugraphs.tensor_map import MAP_WORDS, TensorMap
 
@@ -46,6 +47,7 @@ def emulate(
     seed: int = 0,
     arch: str = "",
     late: Mapping[str, Sequence[range]] | None = None,
+    stacked: Sequence[Mapping[str, Array]] = (),
 ) -> tuple[Array, ...]:
     """What ``kernel.reference(*arrays, **attrs)`` returns, computed by the kernel's CUDA source.
 
@@ -60,9 +62,11 @@ def emulate(
         arch: whose form of the kernel runs (``"sm_90"``); empty: the one that every GPU has.
         late: by operand, the elements that the launch before appends, counted from its first one: a
             checked programmatic launch may not read them before its wait.
+        stacked: of each further op that is one launch with this one, the operands of the launch's
+            stack, by name; those that are UPDATE are modified in place.
 
     Returns:
-        The WRITE operands.
+        The WRITE operands, of the last op where there are several.
 
     Raises:
         AssertionError: the kernel does what it must not; the message begins with file and line
@@ -80,10 +84,20 @@ def emulate(
     outputs = [np.empty(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
     pairs = list(zip(kernel.operands, [*outputs, *arrays], strict=False))
     memory = {operand.name: GuardedArray(operand, array) for operand, array in pairs}
+    operands = {operand.name: operand for operand in kernel.operands}
+    copies = {id(array): memory[operand.name] for operand, array in pairs}
+    for name, array in [item for each in stacked for item in each.items()]:
+        if id(array) not in copies:  # else several ops have it in common
+            copies[id(array)] = GuardedArray(operands[name], array)
     buffers = {
         o.name: _buffer(o, memory.get(o.name), (late or {}).get(o.name, ()))
         for o in kernel.operands
     }
+    elements = [buffers] + [
+        {name: _buffer(operands[name], copies[id(array)]) for name, array in each.items()}
+        for each in stacked
+    ]
+    registered = {b.address: b for each in reversed(elements) for b in each.values() if b.address}
     holds_product = any(isinstance(part, MatrixProduct) and part.to_workspace for part in running)
     buffers[WORKSPACE] = replace(
         _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
@@ -91,11 +105,11 @@ def emulate(
     library = _library_for(kernel, emulated(running, arch), checked)
     with _LOCK:
         if library is not None:
-            library.register(list(buffers.values()))
+            library.register([*registered.values(), buffers[WORKSPACE]])
         for part in running:
             if isinstance(part, MatrixProduct):
-                arrays_of = {name: guarded.array for name, guarded in memory.items()}
-                _matrix_product(part, arrays_of, scratch.array)
+                found = {name: copy.array for name, copy in memory.items()}
+                _matrix_product(part, found, scratch.array)
                 continue
             assert library is not None
             names = part.operands
@@ -106,6 +120,7 @@ def emulate(
                 part.grid,
                 part.block,
                 [
+                    *_packed_stack(part.stack, elements),
                     *(buffers[name] for name in names),
                     *part.scalars,
                     *(packed_map(each, buffers[each.operand]) for each in part.tensor_maps),
@@ -116,12 +131,15 @@ def emulate(
                 programmatic=part.programmatic,
                 settles=part.settles,
                 cluster=part.cluster,
+                meets=part.meets,
             )
     scratch.check(kernel.name)
-    for operand, array in pairs:
-        memory[operand.name].check(kernel.name)
-        if operand.access is not Access.READ:
-            array[...] = memory[operand.name].array
+    written = [(memory[operand.name], array) for operand, array in pairs]
+    written += [(copies[id(array)], array) for each in stacked for array in each.values()]
+    for copy, array in written:
+        copy.check(kernel.name)
+        if copy.operand.access is not Access.READ:
+            array[...] = copy.array
     return tuple(outputs)
 
 
@@ -183,6 +201,15 @@ def packed_map(tensor_map: TensorMap, buffer: Buffer) -> np.generic:
     words[: 1 + len(sizes)] = (buffer.address, *sizes)
     packed: np.generic = np.void(words.tobytes())
     return packed
+
+
+def _packed_stack(
+    names: Sequence[str], elements: Sequence[Mapping[str, Buffer]]
+) -> tuple[np.generic, ...]:
+    """The first parameter of a launch that has a stack, as the emulated kernel takes it."""
+    if not names:
+        return ()
+    return (np.void(stack_words([[e[n].address for n in names] for e in elements]).tobytes()),)
 
 
 def _library_for(kernel: Kernel, launches: Sequence[Launch], checked: bool) -> Library | None:

@@ -127,6 +127,7 @@ class Library:
         programmatic: bool = False,
         settles: bool = False,
         cluster: int = 1,
+        meets: bool = False,
     ) -> None:
         """Run every thread of the launch to its end.
 
@@ -141,6 +142,7 @@ class Library:
             programmatic: only what is early may be read before the wait.
             settles: no thread may let the next launch begin before it waits.
             cluster: blocks in x that run together; they divide the grid.
+            meets: all blocks run together, and meet in memory.
 
         Raises:
             EmulationError: a check failed; the message names file and line.
@@ -164,7 +166,8 @@ class Library:
             (ctypes.c_uint * 3)(*grid),
             block,
             shared_bytes,
-            cluster,
+            grid[0] if meets else cluster,
+            int(meets),
             int(self.checked),
             int(programmatic),
             int(settles),

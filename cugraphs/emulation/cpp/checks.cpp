@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "meetings.h"
 #include "threads.h"
 
 bool checking;
@@ -21,7 +22,7 @@ constexpr uint32_t kSeveralBlocks = ~0u;
 struct Cell {
   uint32_t write_epoch, read_epoch;
   uint32_t write_block, read_block;
-  uint32_t write_fences;    // of the writer's block before
+  uint32_t write_time;      // of the writer's block: its fences, or where blocks meet its barriers
   uint16_t writer, reader;  // thread numbers
   uint16_t write_warp_epoch, read_warp_epoch;
   uint32_t write_cluster_epoch, far_read_epoch;  // far: by another block of the cluster
@@ -194,7 +195,7 @@ void record_write(Cell& cell, Atomicity atomicity) {
   cell.write_epoch = barrier_epoch;
   cell.write_warp_epoch = warp_epochs[running->warp];
   cell.write_block = block_number;
-  cell.write_fences = meeting_of(block_number).fences;
+  cell.write_time = launch_meets() ? block_time() : meeting_of(block_number).fences;
   cell.write_cluster_epoch = cluster_epoch;
   cell.written = cell.initialised = true;
   cell.written_atomically = atomicity == kAtomic;
@@ -202,8 +203,9 @@ void record_write(Cell& cell, Atomicity atomicity) {
 
 // Whether the block that runs may read or overwrite what another one has written.
 bool is_published(const Cell& cell) {
+  if (launch_meets()) return comes_before(cell.write_block, cell.writer, cell.write_time);
   const bool is_there =
-      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_fences;
+      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_time;
   return is_there && meeting_of(block_number).sees_others;
 }
 
@@ -234,7 +236,7 @@ std::string race(const Region& region, const Cell& cell, bool is_write, Atomicit
              " with no barrier between";
     }
     if (!region.shared && cell.read_block && cell.read_block != block_number &&
-        !meeting_of(block_number).sees_others) {
+        (launch_meets() || !meeting_of(block_number).sees_others)) {
       return "written here, read by another block in the same launch";
     }
   }

@@ -12,6 +12,10 @@ namespace {
 
 constexpr long kMostSpins = 20'000'000;
 
+bool round_has_ended(const void* thread) {
+  return static_cast<const Thread*>(thread)->seen_rounds != rounds;
+}
+
 void complete(const AsyncCopy& copy) {
   memcpy(copy.to, copy.from, copy.bytes_read);
   memset(static_cast<char*>(copy.to) + copy.bytes_read, 0, copy.bytes - copy.bytes_read);
@@ -86,6 +90,14 @@ void emu_wait_until(const char* site, bool (*ready)(const void*), const void* aw
   running->awaited = awaited;
   block_thread(State::kWaiting);
 }
+
+void emu_give_turn(const char* site) {
+  running->polls = true;
+  running->seen_rounds = rounds;
+  emu_wait_until(site, round_has_ended, running);
+}
+
+void emu_note_progress() { ++progress; }
 
 void emu_access(const void* address, int bytes, bool is_write, const char* site) {
   check_access(reinterpret_cast<uintptr_t>(address), bytes, is_write, kPlain, site, nullptr);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "checks.h"
+#include "meetings.h"
 #include "runtime.h"
 #include "scheduler.h"
 #include "shared_memory.h"
@@ -78,7 +79,8 @@ struct EmuVariable {
 };
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
-// that name; `variables` are needed where the launch is checked; `cluster` divides the grid in x.
+// that name; `variables` are needed where the launch is checked; `cluster` divides the grid in x, and is
+// all of it where blocks meet in memory.
 int emu_launch(
     EmuFunction (*function)(),
     unsigned char* (*dynamic_shared)(unsigned*),
@@ -87,6 +89,7 @@ int emu_launch(
     unsigned block_threads,
     unsigned shared_bytes,
     unsigned cluster,
+    int meets,
     int checked,
     int is_programmatic,
     int does_settle,
@@ -114,6 +117,7 @@ int emu_launch(
     return 1;
   }
   begin_launch();
+  begin_meetings(grid[0] * grid[1] * grid[2], meets);
   Library library{reinterpret_cast<uintptr_t>(function)};
   dl_iterate_phdr(visit_library, &library);
   if (checked) {

@@ -41,6 +41,7 @@ EMU_UNCHECKED inline void close_if_complete(Mbarrier& barrier) {
   barrier.arrived = 0;
   barrier.phase_and_bytes ^= 1;
   emu_order_memory();
+  emu_note_progress();
 }
 
 template <int kParity>
@@ -113,6 +114,18 @@ struct PtxSm90 {
     emu_has_waited(&mbarrier(barrier));
   }
 
+  EMU_UNCHECKED bool mbarrier_has_ended(unsigned barrier, int parity) const {
+    const Mbarrier& b = mbarrier(barrier);
+    const bool ended = parity ? has_closed<1>(&b) : has_closed<0>(&b);
+    if (ended) emu_has_waited(&b);
+    return ended;
+  }
+  // A loop that polls gives the turn to others here.
+  EMU_UNCHECKED int load_hint(const int* hint) const {
+    emu_give_turn(site);
+    return *static_cast<const volatile int*>(hint);
+  }
+
   EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
     unsigned (&barrier)[2] = named_barriers[name];
     const unsigned before = barrier[1];
@@ -120,7 +133,7 @@ struct PtxSm90 {
     if (~barrier[0] == static_cast<unsigned>(threads)) {
       barrier[0] = ~0u;
       --barrier[1];
-      emu_order_memory();
+      emu_block_met();
     }
     return before;
   }
@@ -328,6 +341,10 @@ template <typename T>
 inline T load_from_others(const T* from) {
   return *from;
 }
+EMU_UNCHECKED inline void store_hint(int* hint, int value) {
+  *static_cast<volatile int*>(hint) = value;
+}
+inline void work_out_anew(int&) {}
 inline void mbarrier_init_done() {}
 inline void mbarrier_end(unsigned) {}
 inline void fence_shared_writes() {}
@@ -344,6 +361,8 @@ inline void keep_order(float (&)[kCount]) {}
 #define mbarrier_arrive emu::PtxSm90{EMU_SITE}.mbarrier_arrive
 #define mbarrier_arrive_expecting emu::PtxSm90{EMU_SITE}.mbarrier_arrive_expecting
 #define mbarrier_wait emu::PtxSm90{EMU_SITE}.mbarrier_wait
+#define mbarrier_has_ended emu::PtxSm90{EMU_SITE}.mbarrier_has_ended
+#define load_hint emu::PtxSm90{EMU_SITE}.load_hint
 #define named_barrier_arrive emu::PtxSm90{EMU_SITE}.named_barrier_arrive
 #define named_barrier_wait emu::PtxSm90{EMU_SITE}.named_barrier_wait
 #define cp_async16_to emu::PtxSm90{EMU_SITE}.cp_async16_to

@@ -44,9 +44,14 @@ void emu_warp(
     EmuOrdering ordering);
 // Gives the turn to other threads until ready(awaited).
 void emu_wait_until(const char* site, bool (*ready)(const void* awaited), const void* awaited);
+// Gives the turn to other warps and blocks, of a thread that polls. From then on only what it notes, and its
+// end, count as progress of it, so that a launch in which all others wait is found to hang.
+void emu_give_turn(const char* site);
+void emu_note_progress(void);
 // What all threads did so far is ordered before what they do next: some of them have met. Takes more
 // threads to have met than have, so that a race of the others is not found.
 void emu_order_memory(void);
+void emu_block_met(void);  // the same, at a barrier of the block that runs
 void emu_fence(void);
 void emu_yield(void);
 [[noreturn]] void emu_fail(const char* site, const char* format, ...)
@@ -72,4 +77,13 @@ void emu_cluster_wait(const char* site);
 const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site);
 // The same, to be written: by the copy engine, or as a barrier. The block's own is not checked here.
 void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site);
+
+// Values of 2 or 4 bytes between blocks that meet in memory, and counts (kernels/meeting.cuh).
+void emu_put(void* place, int bytes, unsigned value);
+void emu_clear(void* place, int bytes);
+// So many values. Where there is a site, the thread waits there until all have come; else it finds
+// nothing where nothing orders that they are there.
+void emu_look(void* found, const void* from, int bytes, int count, const char* waits_at);
+void emu_arrive(int* count, int releases);
+void emu_wait_for_arrivals(const char* site, const int* count, int arrivals, int acquires);
 }

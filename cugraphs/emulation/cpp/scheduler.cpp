@@ -21,10 +21,12 @@ std::vector<uint16_t> warp_epochs;
 bool programmatic, settles, failed;
 LaunchState launch;
 Failure failure;
+long rounds, progress;
 
 namespace {
 
 constexpr int kWarp = 32;
+constexpr int kMostIdle = 20;  // turns of all blocks in which some threads poll and nobody goes on
 
 std::vector<Thread> threads;                 // of the block that runs
 std::vector<std::unique_ptr<Stack>> stacks;  // of the largest cluster so far
@@ -156,7 +158,7 @@ bool try_barrier() {
     }
     thread.state = State::kReady;
   }
-  ++barrier_epoch;
+  emu_block_met();
   launch.spins = 0;
   return true;
 }
@@ -222,10 +224,12 @@ bool run_warp(int warp, std::vector<int>* turns) {
         thread.state = State::kReady;
       }
       if (thread.state != State::kReady) continue;
-      ran = any = true;
+      ran = true;
+      const long before = progress;
       running = &thread;
       enter(thread.stack);
       running = nullptr;
+      any |= !thread.polls || thread.state == State::kDone || progress != before;
       if (!failed && thread.state == State::kDone) try_collectives_of(warp);
       if (failed) return false;
     }
@@ -291,14 +295,15 @@ bool run_block() {
   std::vector<int> warp_turns, lane_turns;
   const int warps = (static_cast<int>(threads.size()) + kWarp - 1) / kWarp;
   for (bool any = false;;) {
-    bool progress = false;
+    bool goes_on = false;
+    ++rounds;
     permute(&warp_turns, warps);
     for (int warp : warp_turns) {
-      progress |= run_warp(warp, &lane_turns);
+      goes_on |= run_warp(warp, &lane_turns);
       if (failed) return false;
     }
-    progress |= try_barrier();
-    if (failed || !progress) return any;
+    goes_on |= try_barrier();
+    if (failed || !goes_on) return any;
     any = true;
   }
 }
@@ -318,6 +323,7 @@ void begin_block_of_cluster(unsigned rank, unsigned number) {
     thread.state = State::kReady;
     thread.waited_for_previous = false;
     thread.cluster_phase = 0;
+    thread.polls = false;
     thread.groups.clear();
     thread.open_group.clear();
     prepare(thread.stack, thread_body);
@@ -363,21 +369,22 @@ void run_cluster(unsigned number) {
   cluster_met = 0;
   ++cluster_epoch;
   std::vector<int> turns;
-  for (;;) {
-    bool progress = false, all_done = true;
+  for (int idle = 0;;) {
+    bool goes_on = false, all_done = true;
     permute(&turns, static_cast<int>(launch.cluster));
     for (int rank : turns) {
       Block& block = cluster[rank];
       if (block.done) continue;
       resume(rank);
-      progress |= run_block();
+      goes_on |= run_block();
       if (failed) return;
       block.done = is_done(threads);
       all_done &= block.done;
       put_aside();
     }
     if (all_done) return;
-    if (!progress) {
+    idle = goes_on ? 0 : idle + 1;
+    if (idle > kMostIdle) {
       for (int rank : turns) {
         if (cluster[rank].done) continue;
         resume(rank);

@@ -30,6 +30,9 @@ Order chosen_order();
 bool coin();                                       // random, from the seed
 void permute(std::vector<int>* turns, int count);  // 0 to count - 1 in the chosen order
 
+extern long rounds;    // of the warps of a block
+extern long progress;  // noted by threads
+
 void prepare_threads(unsigned count);
 void run_cluster(unsigned number);  // until every thread has returned, or something failed
 void block_thread(State state);     // gives the turn away

@@ -34,6 +34,8 @@ struct Thread {
   const void* in;
   void* out;
 
+  bool polls;                          // has given the turn away, maybe for nothing
+  long seen_rounds;                    // when it did
   bool (*ready)(const void* awaited);  // of a thread that waits for what others do
   const void* awaited;
 
