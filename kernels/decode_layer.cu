@@ -48,17 +48,19 @@ struct LayerWorker {
   // Puts a row that others have put into shared memory: at `values`, in the order of fragments.
   template <int kColumns>
   __device__ __forceinline__ void take_row(const T* from) {
-    constexpr int kMost = (kColumns / kVector + Sizes::kThreads - 1) / Sizes::kThreads;
-    PlaceWords<4> found[kMost];
+    constexpr int kVectors = kColumns / kVector, kBatch = 4;  // loads of a thread at once
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int at = i * Sizes::kThreads + threadIdx.x;
-      if (at < kColumns / kVector) found[i] = look<kVector>(from + at * kVector);
-    }
+    for (int begin = threadIdx.x; begin < kVectors; begin += kBatch * Sizes::kThreads) {
+      PlaceWords<4> found[kBatch];
 #pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      const int at = i * Sizes::kThreads + threadIdx.x;
-      if (at < kColumns / kVector) {
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = begin + i * Sizes::kThreads;
+        if (at < kVectors) found[i] = look<kVector>(from + at * kVector);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int at = begin + i * Sizes::kThreads;
+        if (at >= kVectors) continue;
         look_until_there(found[i], from + at * kVector);
         reinterpret_cast<Words*>(values)[at] = Ring::in_pairs(words_of(found[i]));
       }
@@ -198,7 +200,12 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
   worker.load_gains(layers.of[0].gain);
   wait_for_previous_kernel();
   const TokenPieces<Sizes> tokens = tokens_of_row();
-  const Attention attention{tokens, cos_sin, scale_log2};
+  __shared__ float angles[Sizes::kHeadDim];
+  if (threadIdx.x < Sizes::kHeadDim && tokens.length > 0) {
+    const long long position = tokens.length - 1;
+    angles[threadIdx.x] = cos_sin[position * Sizes::kHeadDim + threadIdx.x];
+  }
+  const Attention attention{tokens, angles, scale_log2};
 
   const int count = static_cast<int>(layers.count);
 #pragma unroll 1

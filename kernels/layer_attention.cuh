@@ -32,11 +32,10 @@ struct LayerAttention {
 
   using Vector = PlaceWords<4>;  // 8 columns of a head: lane % 4, 4 + lane % 4 and so on
   using Head = Vector[kVectors];
-  using Angles = Pack<float, 8>[kHalf];
 
   const TokenPieces<Sizes>& tokens;
-  const float* cos_sin;  // [max_position, head_dim]
-  float scale_log2;      // scale * log2(e)
+  const float* angles;  // [head_dim], in shared memory: cosines and sines of the newest token's position
+  float scale_log2;     // scale * log2(e)
 
   static __device__ __forceinline__ int column_of(int j) { return (j * 4 + threadIdx.x % 4) * 8; }
 
@@ -48,14 +47,13 @@ struct LayerAttention {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) look_until_there(head[j], from + column_of(j));
   }
-  static __device__ __forceinline__ void rotate(
-      Head& head, const Angles& cosines, const Angles& sines) {
+  __device__ __forceinline__ void rotate(Head& head) const {
 #pragma unroll
     for (int j = 0; j < kHalf; ++j) {
       Halves<T> halves;
       memcpy(&halves.first, &head[j], sizeof(Vector));
       memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
-      halves.rotate(cosines[j].v, sines[j].v);
+      halves.rotate(angles + column_of(j), angles + kHeadDim / 2 + column_of(j));
       memcpy(&head[j], &halves.first, sizeof(Vector));
       memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
     }
@@ -73,24 +71,12 @@ struct LayerAttention {
     Head queries = {};
     if (is_query) begin_to_look(queries, q);
     if (is_newest) begin_to_look(newest, k_or_v);
-    Angles cosines, sines;
-    const auto* const angles = reinterpret_cast<const Pack<float, 4>*>(
-        cos_sin + static_cast<long long>(tokens.length - 1) * kHeadDim);
-#pragma unroll
-    for (int j = 0; j < kHalf; ++j) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const auto* const own = angles + (column_of(j) + k) / 4;
-        cosines[j].v[k] = own[0].v[k % 4];
-        sines[j].v[k] = own[kHeadDim / 8].v[k % 4];
-      }
-    }
     if (is_query) look_for(queries, q);
-    rotate(queries, cosines, sines);
+    rotate(queries);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) memcpy(&sums.queries[j], &queries[j], sizeof(Vector));
     if (is_newest) look_for(newest, k_or_v);
-    if (has_last && lane_row == 0) rotate(newest, cosines, sines);
+    if (has_last && lane_row == 0) rotate(newest);
   }
 
   // Puts the newest token's k or v, which lanes from `lane` on have, into its piece in shared memory and into the

@@ -402,8 +402,9 @@ struct WarpRing {
     give_back();
   }
 
-  // Adds the products with the next piece.
-  __device__ __forceinline__ void multiply(float (&sums)[4][4], const Values& x) {
+  // Adds the products with the next piece, to so many sums in turn.
+  template <int kSums>
+  __device__ __forceinline__ void multiply(float (&sums)[kSums][4], const Values& x) {
     const unsigned char* from = await_piece() + threadIdx.x % 32 * 16;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -412,17 +413,21 @@ struct WarpRing {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const unsigned b[2] = {x[step].v[2 * i], x[step].v[2 * i + 1]};
-        mma_m16n8k16<T>(sums[step % 2 * 2 + i], a, b);
+        mma_m16n8k16<T>(sums[(step * 2 + i) % kSums], a, b);
       }
     }
     give_back();
   }
 
   // Of the products those that count.
-  static __device__ __forceinline__ float own_sum(const float (&sums)[4][4]) {
+  template <int kSums>
+  static __device__ __forceinline__ float own_sum(const float (&sums)[kSums][4]) {
     const int lane = threadIdx.x % 32, left = lane % 4 * 2, own = lane / 4;
-    const float of_left = (sums[0][0] + sums[2][0]) + (sums[1][2] + sums[3][2]);
-    const float of_right = (sums[0][1] + sums[2][1]) + (sums[1][3] + sums[3][3]);
+    float of_left = sums[0][0] + sums[1][2], of_right = sums[0][1] + sums[1][3];
+    if constexpr (kSums == 4) {
+      of_left += sums[2][0] + sums[3][2];
+      of_right += sums[2][1] + sums[3][3];
+    }
     return own == left ? of_left : own == left + 1 ? of_right : 0.0f;
   }
 
@@ -431,12 +436,13 @@ struct WarpRing {
   template <int kAtOnce, int kDepth, typename Finish>
   __device__ __forceinline__ void multiply_rows(int rows, const T* x, const Finish& finish) {
     const Words* const in_shared = reinterpret_cast<const Words*>(x);
+    constexpr int kSums = kAtOnce > 3 ? 2 : 4;  // of a row: registers are few
     Values values;
     if constexpr (kDepth == 1) take(values, in_shared);
 #pragma unroll 1
     for (int begun = 0; begun < rows; begun += kAtOnce) {
       const int together = min(kAtOnce, rows - begun);
-      float all[kAtOnce][4][4] = {}, sums[kAtOnce];
+      float all[kAtOnce][kSums][4] = {}, sums[kAtOnce];
 #pragma unroll 1
       for (int part = 0; part < kDepth; ++part) {
         if constexpr (kDepth > 1) take(values, in_shared + part * kSteps * 32);
