@@ -46,7 +46,7 @@ WARPS = 8  # of a block, that multiply; one more copies
 _STEP = 32 * 8  # elements of a row that a warp loads at a time
 _MAX_PIECE = 2048  # elements of a row of a weight that one copy brings
 _MAX_PIECES, _MIN_PIECES = 6, 3  # of a warp's ring
-_SHARED_BYTES = (227 << 10) - 256  # of a block, but for what it has beside rows and rings
+_SHARED_BYTES = (227 << 10) - 1536  # of a block, but for what it has beside rows and rings
 _BLOCK_ELEMENTS = 1 << 16  # of a layer's weights, at least, of a block
 _COUNT_WORDS = 64  # counts lie in lines of their own
 

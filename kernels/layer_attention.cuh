@@ -35,6 +35,8 @@ struct LayerAttention {
 
   const TokenPieces<Sizes>& tokens;
   const float* angles;  // [head_dim], in shared memory: cosines and sines of the newest token's position
+  T* newest;            // [2, head_dim], in shared memory: the newest token's k and v
+  long long in_cache;   // where these are in a cache
   float scale_log2;     // scale * log2(e)
 
   static __device__ __forceinline__ int column_of(int j) { return (j * 4 + threadIdx.x % 4) * 8; }
@@ -60,36 +62,41 @@ struct LayerAttention {
   }
 
   // The queries, rotated: the head lane / 4 of the group, zeros after the last. Where this warp has the row's
-  // last piece, the newest token's k, rotated, in lanes 0 to 3, its v in lanes 4 to 7.
-  __device__ __forceinline__ void load_row(
-      Sums& sums, Head& newest, bool has_last, const Place& here) const {
+  // last piece, lanes 0 to 3 put the newest token's k, rotated, at `newest`, lanes 4 to 7 its v.
+  __device__ __forceinline__ void load_row(Sums& sums, bool has_last, const Place& here) const {
     const int lane_row = threadIdx.x % 32 / 4, kv_head = kv_head_of_block<Sizes>();
     const T* const q = here.qkv() + (kv_head * kGroup + lane_row) * kHeadDim;
     const T* const k_or_v =
         here.qkv() + Sizes::kQ + (lane_row * Sizes::kKvHeads + kv_head) * kHeadDim;
     const bool is_query = lane_row < kGroup, is_newest = has_last && lane_row < 2;
-    Head queries = {};
+    Head queries = {}, own;
     if (is_query) begin_to_look(queries, q);
-    if (is_newest) begin_to_look(newest, k_or_v);
+    if (is_newest) {
+      begin_to_look(own, k_or_v);
+      look_for(own, k_or_v);
+      if (lane_row == 0) rotate(own);
+#pragma unroll
+      for (int j = 0; j < kVectors; ++j) *newest_at(lane_row, j) = own[j];
+    }
     if (is_query) look_for(queries, q);
     rotate(queries);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) memcpy(&sums.queries[j], &queries[j], sizeof(Vector));
-    if (is_newest) look_for(newest, k_or_v);
-    if (has_last && lane_row == 0) rotate(newest);
+  }
+  __device__ __forceinline__ Vector* newest_at(int which, int j) const {
+    return reinterpret_cast<Vector*>(newest + which * kHeadDim + column_of(j));
   }
 
-  // Puts the newest token's k or v, which lanes from `lane` on have, into its piece in shared memory and into the
-  // cache.
-  __device__ __forceinline__ void append(
-      const Head& newest, int lane, T* piece, T* cache, int last) const {
+  // Puts the newest token's k (0) or v (1) into its piece in shared memory and into the cache, by the lanes that
+  // have put it at `newest`.
+  __device__ __forceinline__ void append(int which, T* piece, T* cache, int last) const {
     const int token = tokens.length - 1 - last * kTokens;
-    const long long at = tokens.in_cache(tokens.block_of(last), last) + token * kHeadDim;
-    if (threadIdx.x % 32 / 4 * 4 == lane) {
+    if (threadIdx.x % 32 / 4 == which) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
-        *reinterpret_cast<Vector*>(piece + token * kHeadDim + column_of(j)) = newest[j];
-        *reinterpret_cast<Vector*>(cache + at + column_of(j)) = newest[j];
+        const Vector own = *newest_at(which, j);
+        *reinterpret_cast<Vector*>(piece + token * kHeadDim + column_of(j)) = own;
+        *reinterpret_cast<Vector*>(cache + in_cache + column_of(j)) = own;
       }
     }
     __syncwarp();
@@ -109,17 +116,16 @@ struct LayerAttention {
     wait_at<Sizes>(here.count(Place::kQkvCount + kv_head_of_block<Sizes>()), Sizes::kHeadBlocks);
     if (piece <= last) {
       Sums sums;
-      Head newest;
-      load_row(sums, newest, last % tokens.stride() == piece, here);
+      load_row(sums, last % tokens.stride() == piece, here);
 #pragma unroll 1
       for (; piece <= last; piece += tokens.stride()) {
         const int count = tokens.length - piece * kTokens;
         T* const keys = reinterpret_cast<T*>(ring.await_piece());
-        if (piece == last) append(newest, 0, keys, layer.k_cache, last);
+        if (piece == last) append(0, keys, layer.k_cache, last);
         sums.weigh(keys, count, scale_log2);
         ring.give_back_written();
         T* const values = reinterpret_cast<T*>(ring.await_piece());
-        if (piece == last) append(newest, 4, values, layer.v_cache, last);
+        if (piece == last) append(1, values, layer.v_cache, last);
         sums.add(values, count);
         ring.give_back_written();
       }
