@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cugraphs.kernel import MAX_STACK, Launch
+from cugraphs.kernel import MAX_STACK, Launch, MatrixProduct, bind_axis, running_on
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -34,6 +34,34 @@ def joined_ops(program: Program, launches: Sequence[Launch | None]) -> list[rang
         else:
             runs.append(range(index, index + 1))
     return runs
+
+
+def queued_launches(
+    program: Program, sizes: Mapping[str, int], arch: str, multiprocessors: int | None = None
+) -> list[list[Launch | MatrixProduct]]:
+    """What each op queues on a GPU; nothing where the launch of an op before it is its own too.
+
+    Args:
+        program: the step.
+        sizes: of its dims.
+        arch: of the card (``"sm_90"``); empty: what every GPU runs.
+        multiprocessors: of the card; None: as many as any launch wants.
+    """
+    queued: list[list[Launch | MatrixProduct]] = []
+    for op in program.ops:
+        axes = {name: bind_axis(size, sizes) for name, size in op.axes.items()}
+        dtype = op.kernel.dtype_of([buffer.type for buffer in op.operands])
+        launches: tuple[Launch | MatrixProduct, ...] = ()
+        if op.kernel.launches is not None and op.kernel.has_work(axes):
+            launches = op.kernel.launches(axes, dtype, **op.attrs)
+        queued.append(running_on(arch, launches, multiprocessors))
+    only = [
+        parts[0] if len(parts) == 1 and isinstance(parts[0], Launch) else None for parts in queued
+    ]
+    for run in joined_ops(program, only):
+        for index in run[1:]:
+            queued[index] = []
+    return queued
 
 
 def _continues(before: Op, op: Op, launch: Launch, uses: Mapping[Buffer, int]) -> bool:

@@ -14,10 +14,11 @@ from cugraphs.cuda_device import CudaDevice
 from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.interpreter import interpret
-from cugraphs.joined_ops import joined_ops
+from cugraphs.joined_ops import joined_ops, queued_launches
 from cugraphs.kernel import DTYPES, MAX_STACK, Launch, running_on
 from cugraphs.kernel_loading import launched_functions
 from cugraphs.launch import PreparedLaunch, prepare
+from cugraphs.pricing import price_step
 from cugraphs.program import Kind
 from cugraphs.trace import Tracer
 
@@ -99,6 +100,14 @@ def test_launches_without_a_stack_or_of_others_are_not_joined():
     assert joined(program, [None] * 3) == [1, 1, 1]
     alone = [replace(one, stack=(), operands=None) for one in launches_of(program)]
     assert joined(program, alone) == [1, 1, 1]
+
+
+def test_a_step_is_priced_by_what_is_queued():
+    program = trace(5, rows=(2,))
+    queued = queued_launches(program, {}, "sm_90")
+    assert [len(parts) for parts in queued] == [1, 0, 1, 0, 0]
+    assert price_step(program, {}, context=0, arch="sm_90").launches == 2
+    assert [len(parts) for parts in queued_launches(program, {}, "sm_90", BLOCKS - 1)] == [0] * 5
 
 
 @needs_compiler
