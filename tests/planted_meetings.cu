@@ -59,6 +59,7 @@ __global__ void planted_meetings(
     T* __restrict__ out,  // [n]
     const T* x,           // [n]
     int n) {
+  wait_for_previous_kernel();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int blocks = gridDim.x + (kMistake == kOneMore) - (kMistake == kOneShort);
   for (int layer = 0; layer < layers.count; ++layer) {

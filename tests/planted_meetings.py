@@ -9,7 +9,7 @@ from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Cost, Kernel, Launch, Op
 SOURCE = Path(__file__).with_name("planted_meetings.cu")
 BLOCKS, THREADS = 4, 32
 N = BLOCKS * THREADS
-WORDS = 16 + 2 * N  # of a place
+WORDS = 16 + 2 * N  # of a place: counts and two rows of float32
 LAYERS = 7
 
 
@@ -17,10 +17,11 @@ def launches(axes, dtype, *, mistake):
     return (
         Launch(
             f"planted_meetings<{CUDA_TYPES[dtype]}, {mistake}>",
-            (BLOCKS, 1, 1),
+            (axes["n"] // THREADS, 1, 1),
             THREADS,
             (np.int32(axes["n"]),),
             operands=("out", "x"),
+            programmatic=True,
             arch="sm_90a",
             elsewhere=(),
             meets=True,
@@ -60,14 +61,14 @@ def clear_places(count=3):
     return [np.full(WORDS, -1, np.int32) for _ in range(count)]
 
 
-def inputs(dtype="bfloat16"):
+def inputs(dtype="bfloat16", n=N):
     """The row, and a gain for each layer."""
     rng = np.random.default_rng(3)
-    return tuple(rng.standard_normal(s).astype(DTYPES[dtype]) for s in ((N,), (LAYERS, N)))
+    return tuple(rng.standard_normal(s).astype(DTYPES[dtype]) for s in ((n,), (LAYERS, n)))
 
 
-def expected(dtype="bfloat16", layers=LAYERS):
-    x, gains = inputs(dtype)
+def expected(dtype="bfloat16", layers=LAYERS, n=N):
+    x, gains = inputs(dtype, n)
     for gain in gains[:layers]:
         (x,) = reference(None, None, x, gain, mistake="")
     return x

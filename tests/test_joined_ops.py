@@ -201,7 +201,13 @@ def test_blocks_that_meet_are_launched_all_at_once(card):
     (one,) = prepared(0)
     one._form.launch = launched
     one()
-    assert seen == [[driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE]]
+    one(True)
+    ids = driver.CUlaunchAttributeID
+    meets, early = (
+        ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+        ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+    )
+    assert seen == [[meets], [meets, early]]
 
 
 @pytest.mark.parametrize("poison", [False, True])
