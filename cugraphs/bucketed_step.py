@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
+from cugraphs.arena import allocate_arrays
 from cugraphs.capture_report import CapturedRung, CaptureReport
 from cugraphs.compiler import plan_arena, plan_program
 from cugraphs.device import CaptureError, Device, Replay
 from cugraphs.executable import INPUTS, Executable, PlannedProgram
 from cugraphs.kernel import Array, ArrayType, Dim
 from cugraphs.ladder import Ladder
+from cugraphs.meeting_places import places_of
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
@@ -65,6 +67,9 @@ class ProgramMemory:
         self.arena = plan_arena(planned, workspace=device.uses_workspace)
         self.arena.allocate(device.allocate_bytes, poison=False)
         device.poison({"arena": self.arena.memory})  # what is read before it is written shows
+        places = places_of([each.program for each in planned])
+        self._places = allocate_arrays(places, device.allocate_bytes) if places else {}
+        self.clear_places()
         inputs = ArrayType((self.arena.regions[INPUTS].nbytes,), "uint8")
         self._bind = partial(
             Executable,
@@ -72,10 +77,14 @@ class ProgramMemory:
             device=device,
             staging=device.stage(self.arena.view(INPUTS, inputs)),
             weights=weights,
-            state=state,
+            state=ChainMap(self._places, cast(MutableMapping[str, Array], state)),
             poison=poison,
             debug=debug,
         )
+
+    def clear_places(self) -> None:
+        """Queue the clearing of all places: a step was not finished."""
+        self.device.poison(self._places)  # NaN bytes are all ones
 
     def executable(self, planned: PlannedProgram) -> Executable:
         """One of the programs, bound to the arrays."""

@@ -22,10 +22,19 @@ from cugraphs.cuda_loop import CudaLoop, capture_loop
 from cugraphs.cuda_upload import PinnedLanes
 from cugraphs.device import InputStaging, KVPool, QueueOp, Run, UploadLane, converted
 from cugraphs.held_collection import held_collection
-from cugraphs.kernel import Access, Array
+from cugraphs.joined_ops import joined_ops
+from cugraphs.kernel import Access, Array, Launch
 from cugraphs.kernel_loading import load_kernels
 from cugraphs.kv_cache import KVCacheShape
-from cugraphs.launch import Prepared, device_arch, load_function, prepare, queue
+from cugraphs.launch import (
+    Prepared,
+    PreparedLaunch,
+    device_arch,
+    device_multiprocessors,
+    load_function,
+    prepare,
+    queue,
+)
 from cugraphs.program import Buffer, Op, Program
 from cugraphs.start_times import span
 
@@ -120,7 +129,7 @@ class CudaDevice:
     @property
     def multiprocessors(self) -> int:
         """Streaming multiprocessors of the GPU."""
-        return int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
+        return device_multiprocessors()
 
     @property
     def l2_cache_bytes(self) -> int:
@@ -223,35 +232,49 @@ class CudaDevice:
         workspace: Any,  # noqa: ANN401
         poison: bool,
     ) -> list[QueueOp]:
-        """Prepare every launch; a call queues those of its op and returns before they have run."""
-        ranges = live_ranges(program) if poison else {}
-        changed = _changed_by(program)
-        before: Op | None = None  # whose launch is directly before, if that settles
-        ops: list[QueueOp] = []
-        for index, op in enumerate(program.ops):
-            operands = [arrays[buffer] for buffer in op.operands]
-            launches = prepare(
+        """Prepare every launch; a call queues those of its op and returns before they have run.
+
+        Neighbours that are one launch run with the first of them.
+        """
+        prepared = [
+            prepare(
                 op.kernel,
-                operands,
+                [arrays[buffer] for buffer in op.operands],
                 op.attrs,
                 stream=int(self.stream.ptr),
                 cublaslt=self.cublaslt,
                 workspace=workspace,
                 build=self._build,
             )
-            label = f"op {index} {op.kernel.name}"
+            for op in program.ops
+        ]
+        ranges = live_ranges(program) if poison else {}
+        changed = _changed_by(program)
+        before: Op | None = None  # whose launch is directly before, if that settles
+        ops: list[QueueOp] = []
+        for run in joined_ops(program, list(map(_only_launch, prepared))):
+            last = program.ops[run[-1]]
+            launches = prepared[run.start]
+            label = f"op {run.start} {last.kernel.name}"
+            if len(run) > 1:
+                each = [one for index in run for one in prepared[index]]
+                launches = [PreparedLaunch.join([p for p in each if isinstance(p, PreparedLaunch)])]
+                label = f"ops {run.start} to {run[-1]} {last.kernel.name}"
             ruined: list[Any] = []
-            if poison:
-                dead = {b: arrays[b] for b in op.operands if b in ranges and ranges[b].end == index}
+            if poison:  # what is dead within a run may have the place of its result
+                dead = {b: arrays[b] for b in last.operands if b in ranges}
+                dead = {b: array for b, array in dead.items() if ranges[b].end == run[-1]}
                 ruined = [*dead.values(), *([] if workspace is None else [workspace])]
             reads_early = not any(
                 (operand.constant and buffer in changed)
                 or (operand.settled and not is_settled(buffer, before))
+                for op in program.ops[run.start : run.stop]
                 for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
             )
             if launches:
-                before = op if launches[-1].settles else None
+                before = last if launches[-1].settles else None
             ops.append(partial(self._run_op, label, launches, ruined, reads_early))
+            ops += [_ran_before] * (len(run) - 1)
         return ops
 
     def _run_op(
@@ -274,7 +297,13 @@ class CudaDevice:
         """New ones in processes, all at once."""
         with span("kernels"):
             load = partial(load_function, build=self._build)
-            load_kernels(programs, device_arch(), load, self._build)
+            load_kernels(
+                programs,
+                device_arch(),
+                load,
+                self._build,
+                multiprocessors=self.multiprocessors,
+            )
 
     def capture(self, run: Run) -> CudaGraph:
         """Record what ``run`` queues; it has run before, so that nothing is loaded in it."""
@@ -299,6 +328,18 @@ class CudaDevice:
     def _poison(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             array.data.memset_async(POISON, array.nbytes, self.stream)
+
+
+def _only_launch(prepared: Sequence[Prepared]) -> Launch | None:
+    """What an op launches, where that is one launch of ours."""
+    if len(prepared) == 1 and isinstance(prepared[0], PreparedLaunch):
+        return prepared[0].declared
+    return None
+
+
+def _ran_before(after_ours: bool) -> bool:
+    """The call of an op whose launch is that of one before it."""
+    return after_ours
 
 
 def is_settled(buffer: Buffer, before: Op | None) -> bool:

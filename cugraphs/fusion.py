@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cugraphs.kernel import ArrayType, Axes, Dim, Kernel
@@ -40,7 +40,11 @@ from cugraphs.kernels.product_forms import own_form
 from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 from cugraphs.ladder import CLASS_ROWS
+from cugraphs.meeting_places import LEAST_LAYERS, declare_places
 from cugraphs.program import Buffer, Kind, Op, Program
+
+# In ``Rule.operands``: the places in which blocks of the fused launch meet, its own and the next's.
+HERE, NEXT_PLACE = (-1, "here"), (-1, "next_place")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class Rule:
     Args:
         run: the kernels of the run, in order.
         fused: the kernel that does the work of all of them.
-        operands: for each operand of ``fused``, (index in the run, operand name) of its buffer.
+        operands: for each operand of ``fused``, (index in the run, operand name) of its buffer;
+            :data:`HERE` and :data:`NEXT_PLACE` for places, which the program gets for it.
         links: pairs of operands that must be the same buffer, as (index, name), (index, name).
         requires: scalars of the run that must have these values, and that ``fused`` does not take.
         dtypes: that "T" may be; empty: any.
@@ -58,6 +63,8 @@ class Rule:
         max_rows: tokens, at their most, to which it is worth it; 0: whatever ``fused`` takes.
         worth: says whether it is worth it for the axes of the run's LINEAR, at their largest; None:
             always.
+        place_words: of a place, for the axes of the other operands of ``fused``; None: it has none.
+            It is fused only where there are at least three such runs, which take turns.
 
     A run is left alone unless it is linked so, every buffer of it is an operand of the fused launch
     or a temporary that lives only inside the run, and ``fused`` takes its sizes at their largest,
@@ -74,10 +81,13 @@ class Rule:
     min_rows: int = 0
     max_rows: int = 0
     worth: Callable[[Axes], bool] | None = None
+    place_words: Callable[[Axes], int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a rule that names what its kernels do not have: it would never hold."""
         for index, name in (*self.operands, *(key for link in self.links for key in link)):
+            if self.place_words is not None and (index, name) in (HERE, NEXT_PLACE):
+                continue
             known = [o.name for o in self.run[index].operands] if index < len(self.run) else []
             if name not in known:
                 raise ValueError(
@@ -278,6 +288,7 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES, *, least_rows: int = 1
     kinds = [(op.kernel, *[types[b] for b in op.operands], repr(op.attrs)) for op in program.ops]
     known: dict[Hashable, _Scalars | None] = {}
     ops: list[Op] = []
+    placed: dict[int, list[int]] = {}  # ops with places, by the number of their rule
     index = 0
     while index < len(program.ops):
         for number, rule in enumerate(rules):
@@ -295,15 +306,39 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES, *, least_rows: int = 1
                 known[key] = _scalars(rule, run, [b.type for b in operands], least_rows)
             scalars = known[key]
             if scalars is not None:
+                if rule.place_words is not None:
+                    placed.setdefault(number, []).append(len(ops))
                 ops.append(Op(rule.fused, operands, scalars.attrs, scalars.axes))
                 index = end
                 break
         else:
             ops.append(program.ops[index])
             index += 1
+    too_few = [number for number, indices in placed.items() if len(indices) < LEAST_LAYERS]
+    if too_few:
+        others = [rule for number, rule in enumerate(rules) if number not in too_few]
+        return fuse(program, others, least_rows=least_rows)
+    places: list[Buffer] = []
+    for number, indices in placed.items():
+        places += _give_places(rules[number], ops, indices, len(program.buffers) + len(places))
     used = {buffer for op in ops for buffer in op.operands}
     buffers = [b for b in program.buffers if b in used or b.kind is not Kind.TEMP]
-    return Program(program.name, buffers, ops, program.dims)
+    return Program(program.name, [*buffers, *places], ops, program.dims)
+
+
+def _give_places(
+    rule: Rule, ops: list[Op], indices: Sequence[int], first_id: int
+) -> Sequence[Buffer]:
+    """Give the ops of a rule places of the program, which they use by turns; returns these."""
+    here, next_place = rule.operands.index(HERE), rule.operands.index(NEXT_PLACE)
+    (words,) = ops[indices[0]].operands[here].type.shape
+    places = declare_places(len(indices), words, first_id)
+    for number, index in enumerate(indices):
+        operands = list(ops[index].operands)
+        operands[here] = places[number % len(places)]
+        operands[next_place] = places[(number + 1) % len(indices) % len(places)]
+        ops[index] = replace(ops[index], operands=tuple(operands))
+    return places
 
 
 def _operands(
@@ -317,6 +352,9 @@ def _operands(
     }
     if any(named.get(left) is not named.get(right) for left, right in rule.links):
         return None
+    if rule.place_words is not None:
+        place = ArrayType((_words(rule, rule.place_words, named),), "int32")
+        named |= {key: Buffer(-1, key[1], place, Kind.STATE) for key in (HERE, NEXT_PLACE)}
     if any(key not in named for key in rule.operands):
         return None
     operands = tuple([named[key] for key in rule.operands])
@@ -329,6 +367,20 @@ def _operands(
     if not written.isdisjoint(operands[len(rule.fused.produced) :]):
         return None  # it would read what it writes
     return operands
+
+
+def _words(
+    rule: Rule, place_words: Callable[[Axes], int], named: Mapping[tuple[int, str], Buffer]
+) -> int:
+    """Words of a place, from the operands that the run has."""
+    axes = {
+        name: int(size)
+        for operand, key in zip(rule.fused.operands, rule.operands, strict=False)
+        if key in named
+        for (scale, name, offset), size in zip(operand.axes, named[key].type.shape, strict=True)
+        if scale == 1 and not offset
+    }
+    return place_words(axes)
 
 
 @dataclass(frozen=True)

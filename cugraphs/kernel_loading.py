@@ -23,6 +23,8 @@ def load_kernels(
     arch: str,
     load: Callable[[Path, str, str, int], object],
     options: Sequence[str] = (),
+    *,
+    multiprocessors: int | None = None,
 ) -> None:
     """Load every function that the programs launch.
 
@@ -31,18 +33,21 @@ def load_kernels(
         arch: of the device.
         load: loads one, given also its dynamic shared memory in bytes.
         options: of the compiler, beside its usual ones.
+        multiprocessors: of the device; None: as many as any launch wants.
 
     Raises:
         Exception: what ``load`` raises.
     """
-    functions = launched_functions(programs, arch)
+    functions = launched_functions(programs, arch, multiprocessors)
     compile_together(list(functions), options)
     for function, amounts in functions.items():
         for shared_bytes in amounts:
             load(*function, shared_bytes)
 
 
-def launched_functions(programs: Iterable[ProgramSizes], arch: str) -> dict[Function, set[int]]:
+def launched_functions(
+    programs: Iterable[ProgramSizes], arch: str, multiprocessors: int | None = None
+) -> dict[Function, set[int]]:
     """What the programs launch, each with the amounts of dynamic shared memory it is given."""
     functions: dict[Function, set[int]] = {}
     kinds: dict[int, dict[_Kind, None]] = {}  # of ops, by program: a model's layers are alike
@@ -56,7 +61,7 @@ def launched_functions(programs: Iterable[ProgramSizes], arch: str) -> dict[Func
             if bound in seen:
                 continue
             seen.add(bound)
-            for launch in _launches(bound, arch):
+            for launch in _launches(bound, arch, multiprocessors):
                 source = kind.kernel.source
                 assert source is not None, f"{kind.kernel.name}: launches without a source"
                 function = (source, launch.function, launch.arch or arch)
@@ -81,8 +86,9 @@ def _kind(op: Op) -> _Kind:
     return _Kind(op.kernel, dtype, tuple(op.axes.items()), tuple(op.attrs.items()), dims)
 
 
-def _launches(kind: _Kind, arch: str) -> Iterator[Launch]:
+def _launches(kind: _Kind, arch: str, multiprocessors: int | None) -> Iterator[Launch]:
     kernel, axes = kind.kernel, dict(kind.axes)
     if kernel.launches is not None and kernel.has_work(axes):
-        parts = running_on(arch, kernel.launches(axes, kind.dtype, **dict(kind.attrs)))
+        launches = kernel.launches(axes, kind.dtype, **dict(kind.attrs))
+        parts = running_on(arch, launches, multiprocessors)
         yield from (part for part in parts if isinstance(part, Launch))

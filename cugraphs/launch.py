@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
-from cugraphs.kernel import DTYPES, WORKSPACE, ArrayType, Kernel, Launch, running_on
+from cugraphs.kernel import (
+    DTYPES,
+    WORKSPACE,
+    ArrayType,
+    Kernel,
+    Launch,
+    running_on,
+    stack_words,
+)
 from cugraphs.nvrtc import compile_cubin
 from cugraphs.start_times import span
 from cugraphs.tensor_map_encoding import encode_tensor_map
@@ -54,6 +62,7 @@ class LaunchForm:
                     f"{scalar!r}, expected a NumPy scalar of the parameter's type, as np.int32"
                 )
         assert kernel.source is not None, f"{kernel.name}: launches without a source file"
+        self.declared = launch
         self.label = launch.function
         self.operands = launch.operands or tuple([operand.name for operand in kernel.operands])
         # Each scalar in the low bytes of a word of its own, where the driver reads it.
@@ -64,6 +73,8 @@ class LaunchForm:
         pointer = _function(kernel.source, launch.function, arch, launch.shared_bytes, build)
         self.function = driver.CUfunction(pointer)
         attributes = [_cluster(driver, launch.cluster)] if launch.cluster > 1 else []
+        if launch.meets:
+            attributes = [*attributes, _all_at_once(driver)]
         self.config = _config(driver, launch, stream, attributes)
         self.config_after_ours = self.config
         if launch.programmatic and int(device_arch().removeprefix("sm_")) >= PROGRAMMATIC_SM:
@@ -98,6 +109,14 @@ def _cluster(driver: Any, blocks: int) -> Any:  # noqa: ANN401
     return attribute
 
 
+def _all_at_once(driver: Any) -> Any:  # noqa: ANN401
+    """The attribute that has all blocks of a launch placed at the same time, or none."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attribute.value.cooperative = 1
+    return attribute
+
+
 def _begins_early(driver: Any) -> Any:  # noqa: ANN401
     """The attribute that lets a launch begin before the one before it has ended."""
     attribute = driver.CUlaunchAttribute()
@@ -114,20 +133,34 @@ class PreparedLaunch:
 
     is_ours = True
 
-    def __init__(self, form: LaunchForm, pointers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        form: LaunchForm,
+        pointers: Sequence[int],
+        stacked: Sequence[Sequence[int]] = (),
+    ) -> None:
         """Pack the arguments.
 
         Args:
             form: the launch.
             pointers: of the form's operands, 0 for an optional one that is left out.
+            stacked: of each op that the launch is made for, those of the operands in its stack.
         """
         self.label = form.label
         self.settles = form.settles
         self.begins_early = form.config_after_ours is not form.config
+        self.declared = form.declared
         self._form = form
-        values = [*pointers, *form.scalars]
-        # Arguments begin at these words; a tensor map takes several.
-        starts = [*range(len(values))]
+        self._pointers, self._stacked = pointers, stacked
+        # Arguments begin at these words; a stack and a tensor map take several.
+        starts = []
+        values: list[int] = []
+        if self.declared.stack:
+            starts.append(0)
+            values += stack_words(stacked)
+        for argument in (*pointers, *form.scalars):
+            starts.append(len(values))
+            values.append(argument)
         for tensor_map in form.tensor_maps:
             starts.append(len(values))
             address = pointers[form.operands.index(tensor_map.operand)]
@@ -137,6 +170,16 @@ class PreparedLaunch:
         first = self._words.buffer_info()[0]
         self._words[len(values) :] = array("Q", [first + 8 * start for start in starts])
         self._arguments = first + 8 * len(values)
+
+    @staticmethod
+    def join(launches: Sequence[PreparedLaunch]) -> PreparedLaunch:
+        """The one launch that stands for those of several ops, in order, of one form."""
+        form = launches[0]._form
+        pointers = list(launches[0]._pointers)
+        out = form.operands.index("out")
+        pointers[out] = launches[-1]._pointers[out]
+        stacked = [element for launch in launches for element in launch._stacked]
+        return PreparedLaunch(form, pointers, stacked)
 
     def __call__(self, after_ours: bool = False) -> None:
         """Queue the launch.
@@ -252,7 +295,10 @@ def prepare(
     prepared: list[Prepared] = []
     for part in plan.parts:
         if isinstance(part, LaunchForm):
-            prepared.append(PreparedLaunch(part, [pointers[name] for name in part.operands]))
+            stack = part.declared.stack
+            stacked = [[pointers[name] for name in stack]] if stack else []
+            own = [pointers[name] for name in part.operands]
+            prepared.append(PreparedLaunch(part, own, stacked))
         else:
             product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
             out, scratch = pointers["out"], pointers[WORKSPACE]
@@ -326,7 +372,9 @@ def _plan(
         return _Plan(names, (), 0)  # a grid of 0 blocks is an error on the device
     dtype = kernel.dtype_of(types)
     parts: list[LaunchForm | _Product] = []
-    for part in running_on(device_arch(), kernel.launches(axes, dtype, **attrs)):
+    launches = kernel.launches(axes, dtype, **attrs)
+    meets = any(isinstance(part, Launch) and part.meets for part in launches)
+    for part in running_on(device_arch(), launches, device_multiprocessors() if meets else None):
         if isinstance(part, Launch):
             parts.append(LaunchForm(kernel, part, stream, build))
         else:
@@ -360,6 +408,14 @@ def device_arch() -> str:
     import cupy
 
     return f"sm_{cupy.cuda.Device().compute_capability}"
+
+
+@cache
+def device_multiprocessors() -> int:
+    """Multiprocessors that this process may use of the current device."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
 @cache

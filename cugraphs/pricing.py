@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cugraphs.joined_ops import queued_launches
 from cugraphs.kernel import Cost, bind_axis, running_on
 from cugraphs.program import Buffer, Kind, Op, Program
 
@@ -63,12 +64,13 @@ def price_step(
     prices: dict[str, KernelPrice] = {}
     streamed = set()
     linear_flops = 0
-    for op in program.ops:
+    queued = queued_launches(program, sizes, arch)
+    for op, own in zip(program.ops, queued, strict=True):
         if not op.kernel.has_work({n: bind_axis(size, sizes) for n, size in op.axes.items()}):
             continue  # as after the last attention of a step that samples nothing
         cost = op.cost(sizes, context=context)
         known = prices.get(op.kernel.name, KernelPrice(op.kernel.name, 0, Cost(0, 0)))
-        launches = known.launches + count_launches(op, sizes, arch)
+        launches = known.launches + (1 if op.kernel.launches is None else len(own))
         prices[op.kernel.name] = KernelPrice(known.name, launches, known.cost + cost)
         weights = streamed_weights(op)
         if any(len(weight.type.shape) > 1 for weight in weights):
@@ -79,7 +81,7 @@ def price_step(
 
 
 def count_launches(op: Op, sizes: Mapping[str, int], arch: str = "") -> int:
-    """How many kernels run for ``op`` on a GPU; 1 for an op that only the CPU has."""
+    """How many kernels run for ``op`` alone on a GPU; 1 for an op that only the CPU has."""
     if op.kernel.launches is None:
         return 1
     axes = {name: bind_axis(size, sizes) for name, size in op.axes.items()}

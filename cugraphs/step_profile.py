@@ -21,7 +21,8 @@ from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import RandomCacheRunner, time_rung
 from cugraphs.device import QueueOp
 from cugraphs.executable import BoundProgram, Executable
-from cugraphs.kernel import Array, Cost, Launch, bind_axis, running_on
+from cugraphs.joined_ops import queued_launches
+from cugraphs.kernel import Array, Cost, Launch, bind_axis
 from cugraphs.launch import device_arch
 from cugraphs.pricing import count_launches, streamed_weights
 from cugraphs.program import Op, Program
@@ -248,17 +249,12 @@ def kinds_of(program: Program, sizes: Mapping[str, int]) -> list[list[int]]:
 
 
 def launches_of(
-    program: Program, sizes: Mapping[str, int], arch: str
+    program: Program, sizes: Mapping[str, int], arch: str, multiprocessors: int | None = None
 ) -> list[tuple[int, str, int]]:
     """What a step queues, in order: the op, the function and its blocks; "" and 0: a product."""
     found = []
-    for index, op in enumerate(program.ops):
-        axes = {name: bind_axis(size, sizes) for name, size in op.axes.items()}
-        dtype = op.kernel.dtype_of([buffer.type for buffer in op.operands])
-        assert op.kernel.launches is not None
-        if not op.kernel.has_work(axes):
-            continue
-        for part in running_on(arch, op.kernel.launches(axes, dtype, **op.attrs)):
+    for index, parts in enumerate(queued_launches(program, sizes, arch, multiprocessors)):
+        for part in parts:
             if isinstance(part, Launch):
                 found.append((index, part.function, int(np.prod(part.grid))))
             else:
@@ -268,7 +264,8 @@ def launches_of(
 
 def timeline(step: ProfiledStep) -> tuple[list[Span], float]:
     """One replay on the GPU's clock, and its us by events; of a device with clock stamps."""
-    launches = launches_of(step.program, step.sizes, device_arch())
+    card = (device_arch(), step.device.multiprocessors)
+    launches = launches_of(step.program, step.sizes, *card)
     ours = [(function, blocks) for _, function, blocks in launches if function]
     stamps = ClockStamps(step.device, sum(blocks for _, blocks in ours))
     try:

@@ -2,9 +2,10 @@
 
     python scripts/probe_graphs.py
 
-Five questions, each answered by trying it: a cuBLASLt product on its own handle inside a
-thread-local capture; programmatic launches inside the body of a conditional WHILE node; a captured
-graph as child node of that body; a mapped pinned word that a captured kernel writes and the host
+Six questions, each answered by trying it: a cuBLASLt product on its own handle inside a
+thread-local capture; programmatic launches inside the body of a conditional WHILE node; launches
+there whose blocks wait for each other (cooperative ones); a captured graph as child node of that
+body; a mapped pinned word that a captured kernel writes and the host
 polls; driver memory that comes back when graphs are destroyed. docs/architecture.md records what
 one machine said.
 """
@@ -46,6 +47,16 @@ extern "C" __global__ void publish(unsigned long long* ring, const int* count) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(ring + *count % 64), "l"(word)
                : "memory");
 }
+// All blocks wait for each other, once in each iteration.
+extern "C" __global__ void meet(int* arrived, const int* count) {
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  const int expected = *count * gridDim.x;
+  atomicAdd(arrived, 1);
+  for (int looks = 0; *(volatile int*)arrived < expected; ++looks) {
+    if (looks > 10000000) __trap();
+  }
+}
 extern "C" __global__ void empty_step(int* value) { if (value == nullptr) __trap(); }
 """
 
@@ -66,12 +77,12 @@ class Probe:
         module = cupy.RawModule(code=SOURCE, options=("-std=c++17",))
         self.kernels = {
             name: module.get_function(name).kernel.ptr
-            for name in ("loop_head", "increment", "publish", "empty_step")
+            for name in ("loop_head", "increment", "publish", "meet", "empty_step")
         }
 
-    def launch(self, name, *args, programmatic=False, stream=None):
-        config = driver.CUlaunchConfig()
-        config.gridDimX = config.gridDimY = config.gridDimZ = 1
+    def launch(self, name, *args, programmatic=False, stream=None, meeting_blocks=0):
+        config, attributes = driver.CUlaunchConfig(), []
+        config.gridDimX, config.gridDimY, config.gridDimZ = meeting_blocks or 1, 1, 1
         config.blockDimX = config.blockDimY = config.blockDimZ = 1
         config.hStream = driver.CUstream((stream or self.stream).ptr)
         if programmatic:
@@ -79,7 +90,14 @@ class Probe:
             ids = driver.CUlaunchAttributeID
             attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
+            attributes.append(attribute)
+        if meeting_blocks:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
         buffers = [np.array([arg]) for arg in args]
         pointers = np.array([b.ctypes.data for b in buffers], np.uint64)
         function = driver.CUfunction(self.kernels[name])
@@ -169,6 +187,28 @@ def probe_programmatic_in_body(probe):
     if int(count[0]) != 1000 or int(value[0]) != 3000:
         raise RuntimeError(f"count {int(count[0])}, value {int(value[0])}, expected 1000 and 3000")
     return f"1000 iterations of 1 + 3 programmatic kernels, {us:.2f} us each, all counted"
+
+
+def probe_meeting_in_body(probe):
+    blocks = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    answers = []
+    for programmatic in (False, True):
+        count, arrived = cupy.zeros(1, cupy.int32), cupy.zeros(1, cupy.int32)
+        stop = cupy.zeros(1, cupy.int32)
+        arguments = [np.uint64(array.data.ptr) for array in (arrived, count)]
+        how = {"programmatic": programmatic, "meeting_blocks": blocks}
+
+        def record(body, arguments=arguments, how=how):
+            probe.launch("meet", *arguments, **how)
+
+        _, executable = probe.while_graph(record, limit=1000, count=count, stop=stop.data.ptr)
+        start = time.perf_counter()
+        probe.run(executable)
+        us = (time.perf_counter() - start) * 1e6 / 1000
+        if int(count[0]) != 1000 or int(arrived[0]) != 1000 * blocks:
+            raise RuntimeError(f"count {int(count[0])}, arrivals {int(arrived[0])}")
+        answers.append(f"{us:.2f} us{' programmatic' * programmatic}")
+    return f"1000 iterations of {blocks} blocks that meet, {', '.join(answers)} each"
 
 
 def probe_child_graph(probe):
@@ -288,6 +328,7 @@ def main() -> int:
     for test in (
         probe_cublaslt_capture,
         probe_programmatic_in_body,
+        probe_meeting_in_body,
         probe_child_graph,
         probe_mapped_word,
         probe_graph_memory,

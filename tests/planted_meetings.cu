@@ -1,8 +1,7 @@
 // Layers of blocks that meet in memory, right and with one mistake each, for the tests of the emulation; and a
 // warp that polls.
 //
-// A layer makes of each value the mean of the four behind its own four, but the first layer of a launch; then
-// the same again, plus gain.
+// A layer makes of each value the mean of the four behind its own four; then the same again, plus gain.
 #include "common.cuh"
 #include "meeting.cuh"
 #include "stack.cuh"
@@ -60,6 +59,7 @@ __global__ void planted_meetings(
     T* __restrict__ out,  // [n]
     const T* x,           // [n]
     int n) {
+  wait_for_previous_kernel();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int blocks = gridDim.x + (kMistake == kOneMore) - (kMistake == kOneShort);
   for (int layer = 0; layer < layers.count; ++layer) {
@@ -68,12 +68,13 @@ __global__ void planted_meetings(
     T* const middle = h + n;
     T* const next_h = row_of<T>(own.next_place);
 
-    T value = from_float<T>(0.0f);
+    float mean = 0.0f;
     if (layer == 0) {
-      value = x[i];
+      for (int k = 0; k < 4; ++k) mean += 0.25f * to_float(x[(i / 4 * 4 + 4) % n + k]);
     } else {
-      value = from_float<T>(mean_of<T, kNone>(row_of<T>(layers.of[layer - 1].here), i, n));
+      mean = mean_of<T, kNone>(row_of<T>(layers.of[layer - 1].here), i, n);
     }
+    T value = from_float<T>(mean);
     if constexpr (kMistake == kAllOnes) {
       for (int k = 0; k < sizeof(T); ++k) reinterpret_cast<unsigned char*>(&value)[k] = 0xff;
     }

@@ -1,25 +1,19 @@
 """Blocks that meet in memory, in the emulation: right kernels pass, planted mistakes are found."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import needs_compiler
+from planted_meetings import LAYERS, PLANTED, SOURCE, N, clear_places, expected, inputs
 
 from cugraphs.emulation import emulate
-from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import CUDA_TYPES, Access, Cost, Kernel, Launch, Operand
 from cugraphs.nvrtc import compile_cubin
 
 pytestmark = needs_compiler
 
-SOURCE = Path(__file__).with_name("planted_meetings.cu")
 ORDERS = ("forward", "reverse", "random")
-BLOCKS, THREADS = 4, 32
-N = BLOCKS * THREADS
-WORDS = 16 + 2 * N  # of a place
-LAYERS = 7
-
 _WHAT = "(looked at|put|cleared|an arrival|a wait)"
 _DISORDER = rf"{_WHAT} here, .* block \d .*and nothing orders that before"
 # The mistake, and what the message must say of it.
@@ -40,58 +34,6 @@ WRONG = {
 }
 
 
-def launches(axes, dtype, *, mistake):
-    return (
-        Launch(
-            f"planted_meetings<{CUDA_TYPES[dtype]}, {mistake}>",
-            (BLOCKS, 1, 1),
-            THREADS,
-            (np.int32(axes["n"]),),
-            operands=("out", "x"),
-            arch="sm_90a",
-            elsewhere=(),
-            meets=True,
-            stack=("gain", "here", "next_place"),
-        ),
-    )
-
-
-def means(x):
-    """Of the four values behind the four that each belongs to, in float32."""
-    return np.roll(x.astype(np.float32).reshape(-1, 4).sum(1) * np.float32(0.25), -1).repeat(4)
-
-
-def reference(here, next_place, x, gain, *, mistake):
-    """The first layer of a launch."""
-    return ((means(x) + gain.astype(np.float32)).astype(x.dtype),)
-
-
-PLANTED = Kernel(
-    "planted_meetings",
-    (
-        Operand("out", ("n",), "T", Access.WRITE),
-        Operand("here", ("words",), "int32", Access.UPDATE, scratch=True),
-        Operand("next_place", ("words",), "int32", Access.UPDATE, scratch=True),
-        Operand("x", ("n",), "T"),
-        Operand("gain", ("n",), "T"),
-    ),
-    reference=reference,
-    cost=lambda axes, dtype, **_: Cost(0, 0),
-    source=SOURCE,
-    launches=launches,
-)
-
-
-def clear_places(count=3):
-    return [np.full(WORDS, -1, np.int32) for _ in range(count)]
-
-
-def inputs(dtype="bfloat16"):
-    """The row, and a gain for each layer."""
-    rng = np.random.default_rng(3)
-    return tuple(rng.standard_normal(s).astype(DTYPES[dtype]) for s in ((N,), (LAYERS, N)))
-
-
 def run(mistake="kNone", dtype="bfloat16", places=None, layers=LAYERS, **how):
     """All layers in one launch; places are used by turns."""
     places = places or clear_places()
@@ -107,15 +49,6 @@ def run(mistake="kNone", dtype="bfloat16", places=None, layers=LAYERS, **how):
     first = (elements[0]["here"], elements[0]["next_place"], x, elements[0]["gain"])
     attrs = {"mistake": mistake}
     return emulate(PLANTED, first, attrs, arch="sm_90", stacked=elements[1:], **how)[0]
-
-
-def expected(dtype="bfloat16", layers=LAYERS):
-    x, gains = inputs(dtype)
-    for layer, gain in enumerate(gains[:layers]):
-        if layer > 0:
-            x = means(x).astype(x.dtype)
-        (x,) = reference(None, None, x, gain, mistake="")
-    return x
 
 
 @pytest.mark.parametrize("order", ORDERS)

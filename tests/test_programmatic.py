@@ -49,6 +49,8 @@ def wrong_parameters(kernel, launch, functions):
     operands = {operand.name: operand for operand in kernel.operands}
     names = launch.operands or tuple(operands)
     parameters = functions[launch.function.partition("<")[0]]
+    if launch.stack:  # which comes first, as one parameter
+        parameters = parameters[1:]
     for name, parameter in zip(names, parameters, strict=False):
         operand = operands.get(name)
         read = name == WORKSPACE or (operand.access is not Access.WRITE and not operand.constant)

@@ -1,0 +1,52 @@
+"""Memory in which blocks of one launch meet: STATE of programs that nobody gives and nobody reads.
+
+A place is all ones while it is clear. A layer uses one, and clears that of the layer after it
+(``kernels/meeting.cuh``), so a few places serve all layers by turns. A step that was not finished
+leaves some that are not clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cugraphs.array_type import ArrayType
+from cugraphs.program import Buffer, Kind, Program
+
+LEAST_LAYERS = 3  # which take turns; fewer would clear what others still read
+_PREFIX = "meeting_place."
+
+
+def num_places(layers: int) -> int:
+    """How many places so many layers take: any three layers in a row have three, over the end too.
+
+    Args:
+        layers: of a step, at least :data:`LEAST_LAYERS`; the first follows on the last, of the step
+            before.
+    """
+    assert layers >= LEAST_LAYERS, f"{layers} layers"
+    return next(n for n in range(LEAST_LAYERS, layers + 1) if not 0 < layers % n < LEAST_LAYERS)
+
+
+def declare_places(layers: int, words: int, first_id: int) -> list[Buffer]:
+    """The STATE of so many layers.
+
+    Args:
+        layers: as of :func:`num_places`.
+        words: of a place.
+        first_id: of the buffers in their program.
+    """
+    type_ = ArrayType((words,), "int32")
+    return [
+        Buffer(first_id + number, f"{_PREFIX}{number}", type_, Kind.STATE)
+        for number in range(num_places(layers))
+    ]
+
+
+def is_place(buffer: Buffer) -> bool:
+    """Whether it is one of :func:`declare_places`."""
+    return buffer.kind is Kind.STATE and buffer.name.startswith(_PREFIX)
+
+
+def places_of(programs: Iterable[Program]) -> dict[str, ArrayType]:
+    """The places of all programs, by name, each once."""
+    return {b.name: b.type for program in programs for b in program.buffers if is_place(b)}

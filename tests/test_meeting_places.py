@@ -1,0 +1,110 @@
+"""Places in which blocks meet: how many there are, who gets which, and that they begin clear."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from planted_meetings import PLANTED, N, clear_places, expected, inputs, reference
+
+from cugraphs.bucketed_step import ProgramMemory
+from cugraphs.buffer_assignment import assign_buffers
+from cugraphs.cpu_device import CpuDevice
+from cugraphs.executable import PlannedProgram
+from cugraphs.fusion import HERE, NEXT_PLACE, Rule, fuse
+from cugraphs.joined_ops import joined_ops
+from cugraphs.kernel import ArrayType, Dim
+from cugraphs.meeting_places import LEAST_LAYERS, num_places, places_of
+from cugraphs.program import Buffer, Kind
+from cugraphs.step_signature import StepSignature
+from cugraphs.trace import Tracer
+
+
+def in_plain_words(x, gain, *, mistake):
+    """One layer."""
+    return reference(None, None, x, gain, mistake=mistake)
+
+
+# The same without places, which a rule replaces.
+PLAIN = replace(
+    PLANTED,
+    name="plain",
+    operands=tuple([operand for operand in PLANTED.operands if not operand.scratch]),
+    reference=in_plain_words,
+)
+RULE = Rule(
+    run=(PLAIN,),
+    fused=PLANTED,
+    operands=((0, "out"), HERE, NEXT_PLACE, (0, "x"), (0, "gain")),
+    links=(),
+    place_words=lambda axes: 16 + 2 * axes["n"],
+)
+
+
+def trace(layers):
+    t = Tracer("layers")
+    x = t.input("x", (N,), "bfloat16")
+    for layer in range(layers):
+        gain = t.weight(f"gain.{layer}", (N,), "bfloat16")
+        x = t.call(PLAIN, x, gain, mistake="kNone")
+    t.output(x, "out")
+    return t.program
+
+
+@pytest.mark.parametrize("layers", range(LEAST_LAYERS, 130))
+def test_three_layers_in_a_row_have_three_places_over_the_end_of_a_step_too(layers):
+    places = [layer % num_places(layers) for layer in range(layers)]
+    for layer in range(layers):
+        assert len({places[(layer + i) % layers] for i in range(3)}) == 3
+
+
+@pytest.mark.parametrize(("layers", "places"), [(3, 3), (16, 4), (28, 4), (32, 4), (80, 4)])
+def test_models_take_few_places(layers, places):
+    assert num_places(layers) == places
+
+
+@pytest.mark.parametrize("layers", [3, 5, 7, 16])
+def test_each_layer_clears_the_place_of_the_next_and_the_last_that_of_the_first(layers):
+    program = fuse(trace(layers), [RULE])
+    assert [op.kernel for op in program.ops] == [PLANTED] * layers
+    own = [op.operands[1] for op in program.ops]
+    assert [op.operands[2] for op in program.ops] == [*own[1:], own[0]]
+    assert list(places_of([program])) == [f"meeting_place.{i}" for i in range(num_places(layers))]
+    assert all(b.type.shape == (16 + 2 * N,) for b in own)
+    assert len({b.id for b in program.buffers}) == len(program.buffers)
+    launches = [op.kernel.launches(op.axes, "bfloat16", **op.attrs)[0] for op in program.ops]
+    assert joined_ops(program, launches) == [range(layers)]
+
+
+def test_fewer_layers_are_not_fused():
+    program = fuse(trace(LEAST_LAYERS - 1), [RULE])
+    assert [op.kernel for op in program.ops] == [PLAIN] * 2 and not places_of([program])
+
+
+def executable(layers, device):
+    program = fuse(trace(layers), [RULE])
+    planned = PlannedProgram(program, assign_buffers(program))
+    weights = dict(zip((f"gain.{i}" for i in range(layers)), inputs()[1], strict=False))
+    memory = ProgramMemory([planned], device, weights, {}, poison=True, debug=True)
+    return memory, memory.executable(planned)
+
+
+def test_places_are_there_and_clear_without_anybody_giving_them():
+    memory, bound = executable(5, CpuDevice())
+    for _ in range(2):
+        bound.inputs({})["x"][...] = inputs()[0]
+        np.testing.assert_array_equal(bound.run({})["out"], expected(layers=5))
+    assert len(memory._places) == num_places(5)
+    for place in memory._places.values():
+        np.testing.assert_array_equal(place, clear_places(1)[0])
+        place[3:9] = 5
+    memory.clear_places()
+    assert all((place == -1).all() for place in memory._places.values())
+
+
+def test_places_are_not_of_a_steps_signature():
+    program = fuse(trace(4), [RULE])
+    program.dims["rows"] = Dim("rows", 8)
+    program.buffers.append(Buffer(99, "wanted", ArrayType((Dim("rows", 8),), "int32"), Kind.INPUT))
+    planned = {8: PlannedProgram(program, assign_buffers(program))}
+    signature = StepSignature.of("layers", "rows", planned)
+    assert not signature.state and [*signature.inputs] == ["x", "wanted"]
