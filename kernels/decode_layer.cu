@@ -200,13 +200,10 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
   worker.load_gains(layers.of[0].gain);
   wait_for_previous_kernel();
   const TokenPieces<Sizes> tokens = tokens_of_row();
-  __shared__ float angles[Sizes::kHeadDim];
-  __shared__ __align__(16) T newest[2 * Sizes::kHeadDim];
-  if (threadIdx.x < Sizes::kHeadDim && tokens.length > 0) {
-    const long long position = tokens.length - 1;
-    angles[threadIdx.x] = cos_sin[position * Sizes::kHeadDim + threadIdx.x];
-  }
-  const Attention attention{tokens, angles, newest, tokens.newest_in_cache(), scale_log2};
+  __shared__ __align__(16) unsigned char of_newest[sizeof(NewestToken<T, Sizes>)];
+  auto& newest = *reinterpret_cast<NewestToken<T, Sizes>*>(of_newest);
+  newest.fill(tokens, cos_sin);
+  const Attention attention{tokens, newest, scale_log2};
 
   const int count = static_cast<int>(layers.count);
 #pragma unroll 1

@@ -13,6 +13,27 @@
 #include "piece_sums.cuh"
 #include "rotated_halves.cuh"
 
+// In shared memory, what is known of the row's newest token.
+template <typename T, typename Sizes>
+struct NewestToken {
+  T k_and_v[2 * Sizes::kHeadDim];  // where a warp has the row's last piece: its own, k rotated
+  float angles[Sizes::kHeadDim];   // cosines, then sines, of its position
+  long long in_cache;              // where a cache has it
+
+  // By all threads that multiply; a barrier follows.
+  __device__ __forceinline__ void fill(const TokenPieces<Sizes>& tokens, const float* cos_sin) {
+    if (tokens.length <= 0) return;
+    const long long position = tokens.length - 1;
+    if (threadIdx.x < Sizes::kHeadDim) {
+      angles[threadIdx.x] = cos_sin[position * Sizes::kHeadDim + threadIdx.x];
+    }
+    if (threadIdx.x == 0) {
+      const int last = tokens.all - 1, token = tokens.length - 1 - last * Sizes::kTokens;
+      in_cache = tokens.in_cache(tokens.block_of(last), last) + token * Sizes::kHeadDim;
+    }
+  }
+};
+
 template <typename T, typename Sizes>
 struct LayerAttention {
   using Place = LayerPlace<T, Sizes>;
@@ -34,10 +55,8 @@ struct LayerAttention {
   using Head = Vector[kVectors];
 
   const TokenPieces<Sizes>& tokens;
-  const float* angles;  // [head_dim], in shared memory: cosines and sines of the newest token's position
-  T* newest;            // [2, head_dim], in shared memory: the newest token's k and v
-  long long in_cache;   // where these are in a cache
-  float scale_log2;     // scale * log2(e)
+  NewestToken<T, Sizes>& newest;
+  float scale_log2;  // scale * log2(e)
 
   static __device__ __forceinline__ int column_of(int j) { return (j * 4 + threadIdx.x % 4) * 8; }
 
@@ -55,14 +74,15 @@ struct LayerAttention {
       Halves<T> halves;
       memcpy(&halves.first, &head[j], sizeof(Vector));
       memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
-      halves.rotate(angles + column_of(j), angles + kHeadDim / 2 + column_of(j));
+      const float* const cosines = newest.angles + column_of(j);
+      halves.rotate(cosines, cosines + kHeadDim / 2);
       memcpy(&head[j], &halves.first, sizeof(Vector));
       memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
     }
   }
 
   // The queries, rotated: the head lane / 4 of the group, zeros after the last. Where this warp has the row's
-  // last piece, lanes 0 to 3 put the newest token's k, rotated, at `newest`, lanes 4 to 7 its v.
+  // last piece, lanes 0 to 3 put the newest token's k, rotated, into `newest`, lanes 4 to 7 its v.
   __device__ __forceinline__ void load_row(Sums& sums, bool has_last, const Place& here) const {
     const int lane_row = threadIdx.x % 32 / 4, kv_head = kv_head_of_block<Sizes>();
     const T* const q = here.qkv() + (kv_head * kGroup + lane_row) * kHeadDim;
@@ -84,11 +104,11 @@ struct LayerAttention {
     for (int j = 0; j < kVectors; ++j) memcpy(&sums.queries[j], &queries[j], sizeof(Vector));
   }
   __device__ __forceinline__ Vector* newest_at(int which, int j) const {
-    return reinterpret_cast<Vector*>(newest + which * kHeadDim + column_of(j));
+    return reinterpret_cast<Vector*>(newest.k_and_v + which * kHeadDim + column_of(j));
   }
 
   // Puts the newest token's k (0) or v (1) into its piece in shared memory and into the cache, by the lanes that
-  // have put it at `newest`.
+  // have put it into `newest`.
   __device__ __forceinline__ void append(int which, T* piece, T* cache, int last) const {
     const int token = tokens.length - 1 - last * kTokens;
     if (threadIdx.x % 32 / 4 == which) {
@@ -96,7 +116,7 @@ struct LayerAttention {
       for (int j = 0; j < kVectors; ++j) {
         const Vector own = *newest_at(which, j);
         *reinterpret_cast<Vector*>(piece + token * kHeadDim + column_of(j)) = own;
-        *reinterpret_cast<Vector*>(cache + in_cache + column_of(j)) = own;
+        *reinterpret_cast<Vector*>(cache + newest.in_cache + column_of(j)) = own;
       }
     }
     __syncwarp();

@@ -156,12 +156,6 @@ struct TokenPieces {
     const int place = piece & (1 << block_shift) - 1;
     return ((head << block_shift) + place) * Sizes::kTokenElements;
   }
-  // The same of the newest token; 0 in a dead row.
-  __device__ __forceinline__ long long newest_in_cache() const {
-    if (length <= 0) return 0;
-    const int last = all - 1, token = length - 1 - last * Sizes::kTokens;
-    return in_cache(block_of(last), last) + token * Sizes::kHeadDim;
-  }
 };
 
 // The pieces of one warp, in order.
