@@ -16,6 +16,7 @@ from cugraphs.card_kernels import COPY_BANDWIDTH, EMPTY, MATRIX_PRODUCT, READ_BA
 from cugraphs.kernel import DTYPES, Array, ArrayType, Case, Cost, Kernel, MatrixProduct
 from cugraphs.launch import Prepared, prepare
 from cugraphs.launch_timing import LaunchTimer, Run
+from cugraphs.meeting_places import LEAST_LAYERS
 
 MATRIX_SIZE = 8192
 SMALL_BYTES = 32 << 20  # below, launches weigh more than memory: times are told beside an empty one
@@ -180,33 +181,53 @@ def time_case(
     layout = _Layout([*produced, *types])
     spare_bytes = kernel.workspace_bytes(axes, t_dtype, case.attrs) + (64 << 20)
     room = (device.free_bytes - spare_bytes) // layout.nbytes
-    if room < 2:
-        needed = 2 * layout.nbytes + spare_bytes
+    least = LEAST_LAYERS if any(operand.scratch for operand in kernel.operands) else 2
+    if room < least:
+        needed = least * layout.nbytes + spare_bytes
         return NotTimed(
             kernel.name,
             case.name,
             dtype,
-            f"does not fit: two sets of operands need {needed / 2**30:.2f} GiB of device memory, "
-            f"{device.free_bytes / 2**30:.2f} are free",
+            f"does not fit: {'two' if least == 2 else least} sets of operands need "
+            f"{needed / 2**30:.2f} GiB of device memory, {device.free_bytes / 2**30:.2f} are free",
         )
     workspace = device.allocate_bytes(kernel.workspace_bytes(axes, t_dtype, case.attrs))
-
-    def prepared(memory: Any) -> list[Prepared]:  # noqa: ANN401 - CuPy's
-        return _prepare(timer, kernel, layout.views(memory), case.attrs, workspace)
 
     memory = [device.zero_bytes(layout.nbytes)]
     for view, array in zip(layout.views(memory[0])[len(produced) :], arrays, strict=True):
         device.write(view, array)
-    runs = [prepared(memory[0])]
+    # Scratch operands are places that calls use by turns, as layers do: what one clears is the next
+    # one's own.
+    scratch = [index for index, operand in enumerate(kernel.operands) if operand.scratch]
+    places = [
+        device.allocate_bytes(layout.types[scratch[0]].nbytes).view(np.int32)
+        for _ in range(LEAST_LAYERS * bool(scratch))
+    ]
+
+    def clear_places() -> None:
+        device.poison({str(number): place for number, place in enumerate(places)})
+
+    def prepared(memory: Any, number: int) -> list[Prepared]:  # noqa: ANN401 - CuPy's
+        operands = layout.views(memory)
+        for place, index in enumerate(scratch):
+            operands[index] = places[(number + place) % len(places)]
+        return _prepare(timer, kernel, operands, case.attrs, workspace)
+
+    clear_places()
+    runs = [prepared(memory[0], 0)]
     if not runs[0]:
         return NotTimed(kernel.name, case.name, dtype, "launches nothing at this size")
     chain_runs = timer.chain_runs(runs[0])
     copies = min(timer.cold_copies(cost.bytes_accessed, chain_runs), room)
-    for _ in range(copies - 1):
+    if places:  # whole turns, so that the next replay finds them as this one does
+        copies = max(copies // len(places), 1) * len(places)
+        chain_runs = -(-chain_runs // copies) * copies
+        clear_places()
+    for number in range(1, copies):
         copy = device.allocate_bytes(layout.nbytes)
         copy.data.copy_from_device_async(memory[0].data, layout.nbytes, device.stream)
         memory.append(copy)
-        runs.append(prepared(copy))
+        runs.append(prepared(copy, number))
     seconds = timer.seconds(runs, chain_runs)
     early_seconds = None
     if _begins_early(kernel, runs[0]):
@@ -229,6 +250,7 @@ class _Layout:
     """Where the operands of one run lie in one piece of memory."""
 
     def __init__(self, types: Sequence[ArrayType]) -> None:
+        self.types = list(types)
         self._places = []
         self.nbytes = 0
         for type_ in types:
