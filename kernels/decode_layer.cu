@@ -10,8 +10,15 @@
 // through memory (layer_place.cuh), while the weights that follow are under way (layer_ring.cuh): who waits
 // for a row looks at a count first, by one thread, and then at the values themselves. A block keeps the row
 // that its products are added to in shared memory. See layer_attention.cuh for attention.
-#include "layer_attention.cuh"
+//
+// That is for sm_90a. Elsewhere the launches follow each other that this one stands for.
+#include "linear_add.cu"
+#include "norm_rope_append.cu"
+#include "norm_swiglu.cu"
+#include "paged_decode_attention.cu"
 #include "silu.cuh"
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
+#include "layer_attention.cuh"
 
 // The warps that multiply, in one layer after the other.
 template <typename T, typename Sizes>
@@ -259,3 +266,4 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     meet_at<Sizes>(here.count(Place::kOutCount));
   }
 }
+#endif

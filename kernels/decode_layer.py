@@ -8,6 +8,7 @@ of all of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from cugraphs.kernel import (
     CUDA_TYPES,
     DTYPES,
+    WORKSPACE,
     Access,
     Array,
     Axes,
@@ -25,12 +27,17 @@ from cugraphs.kernel import (
     Kernel,
     Launch,
     Operand,
+    in_workspace,
+    running_on,
 )
 
 from .add import ADD
 from .benchmark_sizes import MODELS
 from .case_arrays import normal
 from .linear import LINEAR
+from .linear_add import LINEAR_ADD
+from .norm_rope_append import NORM_ROPE_APPEND
+from .norm_swiglu import NORM_SWIGLU
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
 from .paged_decode_attention import CACHE_AXES, MULTIPROCESSORS, PAGED_DECODE_ATTENTION
 from .rms_norm import RMS_NORM
@@ -265,7 +272,7 @@ def check(axes: Axes, *, eps: float, scale: float) -> None:
 
 
 def launches(axes: Axes, dtype: str, *, eps: float, scale: float) -> tuple[Launch, ...]:
-    """One launch, a block on each multiprocessor."""
+    """One launch, a block on each multiprocessor; elsewhere those that it stands for."""
     sizes = LayerSizes.of(axes)
     block_shift = (axes["block_size"] // PIECE_TOKENS).bit_length() - 1
     return (
@@ -282,11 +289,81 @@ def launches(axes: Axes, dtype: str, *, eps: float, scale: float) -> tuple[Launc
             programmatic=True,
             settles=True,
             arch="sm_90a",
-            elsewhere=(),
+            elsewhere=tuple(_elsewhere(axes, dtype, eps, scale)),
             meets=True,
             stack=STACK,
         ),
     )
+
+
+def _temporaries(axes: Axes) -> tuple[dict[str, str], int]:
+    """What the launches elsewhere hand to each other, in the workspace, and where that ends."""
+    sizes = {"q": "q_size", "attended": "q_size", "mid": "hidden", "act": "inter"}
+    places, offset = {}, 0
+    for name, axis in sizes.items():
+        places[name] = in_workspace(offset)
+        offset += -(-2 * axes[axis] // 256) * 256
+    return places, offset
+
+
+def _elsewhere(axes: Axes, dtype: str, eps: float, scale: float) -> Iterator[Launch]:
+    """Launches of the kernels that it stands for."""
+    temporaries, offset = _temporaries(axes)
+    hidden, q_size, inter = axes["hidden"], axes["q_size"], axes["inter"]
+
+    def launches_of(
+        kernel: Kernel, own: Mapping[str, int], names: Mapping[str, str], **attrs: float
+    ) -> Iterator[Launch]:
+        assert kernel.launches is not None, f"{kernel.name} has no launches"
+        known = {o.name: o.name for o in DECODE_LAYER.operands} | temporaries
+        given = {name: known[other] for name, other in names.items()}
+        for launch in running_on("", kernel.launches({**axes, **own}, dtype, **attrs)):
+            assert isinstance(launch, Launch), f"{kernel.name} is a matrix product"
+            given[WORKSPACE] = in_workspace(offset)
+            yield launch.renamed([o.name for o in kernel.operands], given)
+
+    row = {"tokens": 1}
+    yield from launches_of(
+        NORM_ROPE_APPEND,
+        {**row, "in_features": hidden},
+        {"weight": "qkv", **_same("q", "k_cache", "v_cache", "x", "positions", "slot_mapping")}
+        | _same("gain", "cos_sin"),
+        eps=eps,
+        q_size=q_size,
+    )
+    yield from launches_of(
+        PAGED_DECODE_ATTENTION,
+        {},
+        {"out": "attended", **_same("arrivals", "q", "k_cache", "v_cache", "block_tables")}
+        | _same("row_ids", "seq_lens", "parts"),
+        scale=scale,
+    )
+    yield from launches_of(
+        LINEAR_ADD,
+        {**row, "in_features": q_size, "out_features": hidden},
+        {"out": "mid", "residual": "x", "x": "attended", "weight": "o"},
+    )
+    yield from launches_of(
+        NORM_SWIGLU,
+        {**row, "in_features": hidden},
+        {"out": "act", "x": "mid", "gain": "gain2", "weight": "gate_up"},
+        eps=eps,
+    )
+    yield from launches_of(
+        LINEAR_ADD,
+        {**row, "in_features": inter, "out_features": hidden},
+        {"out": "out", "residual": "mid", "x": "act", "weight": "down"},
+    )
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def workspace(axes: Axes, dtype: str, *, eps: float, scale: float) -> int:
+    """Elsewhere: what launches hand to each other, and what attention needs."""
+    attention = PAGED_DECODE_ATTENTION.workspace_bytes(axes, dtype, {"scale": scale})
+    return _temporaries(axes)[1] + attention
 
 
 def _case(
@@ -365,6 +442,7 @@ DECODE_LAYER = Kernel(
     cuda_dtypes=STREAM_DTYPES,
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
+    workspace=workspace,
     is_attention=True,
     cases=(
         _case("one_row", Heads(4, 2, 64), 37),
