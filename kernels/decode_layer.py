@@ -87,6 +87,7 @@ def reference(
     parts: Array,
     *,
     eps: float,
+    q_size: int,
     scale: float,
 ) -> tuple[Array]:
     """One layer: attention and its residual, then the gated products and theirs.
@@ -112,6 +113,7 @@ def reference(
         seq_lens: int32 [rows]; tokens in the cache, the current one included; 0 in dead rows.
         parts: int32 [rows+256, 8]; of these rows, from ATTENTION_PARTS.
         eps: added to the mean squares.
+        q_size: columns of q, heads*head_dim.
         scale: what the scores are multiplied by, usually head_dim**-0.5.
 
     Returns:
@@ -120,7 +122,7 @@ def reference(
     (normalised,) = RMS_NORM.reference(x, gain, eps=eps)
     (product,) = LINEAR.reference(normalised, qkv)
     where = (cos_sin, positions, slot_mapping)
-    (q,) = ROPE_APPEND.reference(k_cache, v_cache, product, *where, q_size=o.shape[1])
+    (q,) = ROPE_APPEND.reference(k_cache, v_cache, product, *where, q_size=q_size)
     given = (arrivals, q, k_cache, v_cache, block_tables, row_ids, seq_lens, parts)
     (attended,) = PAGED_DECODE_ATTENTION.reference(*given, scale=scale)
     (product,) = LINEAR.reference(attended, o)
@@ -133,9 +135,9 @@ def reference(
     return (out,)
 
 
-def cost(axes: Axes, dtype: str, *, eps: float, scale: float) -> Cost:
+def cost(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) -> Cost:
     """The weights, the row's K and V, and x and out move once; the flops of all of them."""
-    hidden, inter, q_size = axes["hidden"], axes["inter"], axes["q_size"]
+    hidden, inter = axes["hidden"], axes["inter"]
     weights = (axes["qkv_size"] + q_size + 3 * inter) * hidden
     attention = PAGED_DECODE_ATTENTION.cost(axes, dtype, scale=scale)
     bytes_of_rows = (4 * hidden - 2 * q_size) * DTYPES[dtype].itemsize + 4 * axes["head_dim"]
@@ -177,9 +179,9 @@ class LayerSizes:
         elements = (axes["qkv_size"] + q_size + 3 * inter) * hidden
         blocks = max(kv_heads, min(MULTIPROCESSORS, elements // _BLOCK_ELEMENTS))
         head_rows = (group + 2) * head_dim
-        head_blocks = max(
-            n for n in range(1, blocks // kv_heads + 1) if head_rows % (n * WARPS) == 0
-        )
+        most = blocks // kv_heads
+        even = [n for n in range(1, most + 1) if head_rows % (n * WARPS) == 0]
+        head_blocks = max(even, default=1)
         whole = math.gcd(hidden, inter, q_size)
         fitting = [n for n in range(_STEP, _MAX_PIECE + 1, _STEP) if whole % n == 0]
         piece = max(fitting, default=_STEP)
@@ -224,7 +226,7 @@ class LayerSizes:
         return rows + parts + (2 * self.kv_heads + 4) * _COUNT_WORDS
 
 
-def check(axes: Axes, *, eps: float, scale: float) -> None:
+def check(axes: Axes, *, eps: float, q_size: int, scale: float) -> None:
     """Refuse more than one row, and sizes that blocks do not share evenly.
 
     Raises:
@@ -237,7 +239,11 @@ def check(axes: Axes, *, eps: float, scale: float) -> None:
             f"decode_layer: axis 'rows' is {axes['rows']}, expected 1; use the kernels that it "
             "stands for"
         )
-    hidden, inter, q_size = axes["hidden"], axes["inter"], axes["q_size"]
+    if axes["q_size"] != q_size:
+        raise ValueError(
+            f"decode_layer: axis 'q_size' is {axes['q_size']} in o, expected q_size, {q_size}"
+        )
+    hidden, inter = axes["hidden"], axes["inter"]
     if math.gcd(hidden, inter, q_size) % _STEP:
         raise ValueError(
             f"decode_layer: hidden, inter and q_size are {hidden}, {inter} and {q_size}, expected "
@@ -271,7 +277,9 @@ def check(axes: Axes, *, eps: float, scale: float) -> None:
         )
 
 
-def launches(axes: Axes, dtype: str, *, eps: float, scale: float) -> tuple[Launch, ...]:
+def launches(
+    axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float
+) -> tuple[Launch, ...]:
     """One launch, a block on each multiprocessor; elsewhere those that it stands for."""
     sizes = LayerSizes.of(axes)
     block_shift = (axes["block_size"] // PIECE_TOKENS).bit_length() - 1
@@ -360,7 +368,7 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def workspace(axes: Axes, dtype: str, *, eps: float, scale: float) -> int:
+def workspace(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) -> int:
     """Elsewhere: what launches hand to each other, and what attention needs."""
     attention = PAGED_DECODE_ATTENTION.workspace_bytes(axes, dtype, {"scale": scale})
     return _temporaries(axes)[1] + attention
@@ -408,7 +416,7 @@ def _case(
         where = (positions, slots, tables, row_ids, lengths, parts)
         return (k_cache, v_cache, arrivals, *places, x, *weights, cos_sin, *where)
 
-    attrs = {"eps": 1e-5, "scale": attention.attrs["scale"]}
+    attrs = {"eps": 1e-5, "q_size": shape.q_size, "scale": attention.attrs["scale"]}
     return Case(name, make, attrs, attention.context)
 
 
