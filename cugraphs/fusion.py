@@ -17,6 +17,7 @@ from cugraphs.kernels import (
     APPLY_CHANGES,
     ATTENTION_PARTS,
     BEGIN_ROWS,
+    DECODE_LAYER,
     DECODE_ROWS,
     EMBEDDING,
     LINEAR,
@@ -34,6 +35,7 @@ from cugraphs.kernels import (
     ROPE_APPEND_ATTENTION,
     SILU_AND_MUL,
 )
+from cugraphs.kernels.decode_layer import LayerSizes
 from cugraphs.kernels.held_rows import HeldShape
 from cugraphs.kernels.linear_residual import MIN_ROWS
 from cugraphs.kernels.product_forms import own_form
@@ -61,8 +63,8 @@ class Rule:
         dtypes: that "T" may be; empty: any.
         min_rows: tokens, at their most, from which on it is worth it.
         max_rows: tokens, at their most, to which it is worth it; 0: whatever ``fused`` takes.
-        worth: says whether it is worth it for the axes of the run's LINEAR, at their largest; None:
-            always.
+        worth: says whether it is worth it for the axes of the run's first LINEAR, at their largest;
+            None: always.
         place_words: of a place, for the axes of the other operands of ``fused``; None: it has none.
             It is fused only where there are at least three such runs, which take turns.
 
@@ -228,7 +230,53 @@ def _of_same_operands(
     return Rule(run, fused, operands, tuple(links))
 
 
+
+def _is_short_of_work(axes: Axes) -> bool:
+    """Whether launches are so short that their ends count for much: those of an 8B are not."""
+    return axes["in_features"] <= _MAX_STACKED_HIDDEN
+
+
+_MAX_STACKED_HIDDEN = 2048
+
+# One row: a layer, and neighbouring layers, in one launch.
+_ONE_ROW = Rule(
+    run=(
+        *(RMS_NORM, LINEAR, ROPE_APPEND, PAGED_DECODE_ATTENTION, LINEAR, ADD),
+        *(RMS_NORM, LINEAR, SILU_AND_MUL, LINEAR, ADD),
+    ),
+    fused=DECODE_LAYER,
+    operands=(
+        *((10, "out"), (2, "k_cache"), (2, "v_cache"), (3, "arrivals"), HERE, NEXT_PLACE),
+        *((0, "x"), (0, "weight"), (1, "weight"), (4, "weight")),
+        *((6, "weight"), (7, "weight"), (9, "weight")),
+        *((2, "cos_sin"), (2, "positions"), (2, "slot_mapping")),
+        *((3, "block_tables"), (3, "row_ids"), (3, "seq_lens"), (3, "parts")),
+    ),
+    links=(
+        ((0, "out"), (1, "x")),
+        ((1, "out"), (2, "qkv")),
+        ((2, "q"), (3, "q")),
+        ((2, "k_cache"), (3, "k_cache")),
+        ((2, "v_cache"), (3, "v_cache")),
+        ((3, "out"), (4, "x")),
+        ((0, "x"), (5, "a")),
+        ((4, "out"), (5, "b")),
+        ((5, "out"), (6, "x")),
+        ((6, "out"), (7, "x")),
+        ((7, "out"), (8, "x")),
+        ((8, "out"), (9, "x")),
+        ((5, "out"), (10, "a")),
+        ((9, "out"), (10, "b")),
+    ),
+    requires={"batch_invariant": False},
+    dtypes=DECODE_LAYER.cuda_dtypes,
+    max_rows=1,
+    worth=_is_short_of_work,
+    place_words=lambda axes: LayerSizes.of(axes).meeting_words,
+)
+
 RULES = (
+    _ONE_ROW,
     *_FEW_ROWS,
     _of_same_operands(
         (APPLY_CHANGES, DECODE_ROWS, EMBEDDING, ATTENTION_PARTS),
@@ -412,7 +460,7 @@ def _scalars(
     if rule.max_rows and int(run[0].axes["tokens"]) > rule.max_rows:
         return None
     if rule.worth is not None:
-        (linear,) = [op for op in run if op.kernel is LINEAR]
+        linear = next(op for op in run if op.kernel is LINEAR)
         if not rule.worth({name: int(size) for name, size in linear.axes.items()}):
             return None
     if rule.dtypes and rule.fused.dtype_of(types) not in rule.dtypes:

@@ -28,9 +28,12 @@ from cugraphs.array_type import same_axis as same_axis
 from cugraphs.launch_declaration import CUDA_TYPES as CUDA_TYPES
 from cugraphs.launch_declaration import MAX_CLUSTER as MAX_CLUSTER
 from cugraphs.launch_declaration import MAX_STACK as MAX_STACK
+from cugraphs.launch_declaration import NOTHING as NOTHING
 from cugraphs.launch_declaration import WORKSPACE as WORKSPACE
 from cugraphs.launch_declaration import Launch as Launch
 from cugraphs.launch_declaration import MatrixProduct as MatrixProduct
+from cugraphs.launch_declaration import in_workspace as in_workspace
+from cugraphs.launch_declaration import offset_in_workspace as offset_in_workspace
 from cugraphs.launch_declaration import running_on as running_on
 from cugraphs.launch_declaration import stack_words as stack_words
 

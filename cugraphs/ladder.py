@@ -33,8 +33,8 @@ _PROFILES: Mapping[str, _Profile] = {
 }
 PROFILES: tuple[str, ...] = tuple(_PROFILES)
 
-# Kernels differ between rows to 2, to 8, to 16, to 64, to 256, and more.
-CLASS_ROWS = (2, 8, 16, 64, 256)
+# Kernels differ between 1 row, 2, rows to 8, to 16, to 64, to 256, and more.
+CLASS_ROWS = (1, 2, 8, 16, 64, 256)
 
 _MAX_TOKEN_RUNG = 512
 _MAX_TOKEN_RUNG_BLACKWELL = 1024  # what vLLM takes on data-centre Blackwell

@@ -18,10 +18,12 @@ import numpy as np
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import (
     DTYPES,
+    NOTHING,
     WORKSPACE,
     ArrayType,
     Kernel,
     Launch,
+    offset_in_workspace,
     running_on,
     stack_words,
 )
@@ -292,12 +294,13 @@ def prepare(
     for name, operand in zip(plan.operands, arrays, strict=False):
         pointers[name] = int(operand.data.ptr)
     pointers[WORKSPACE] = int(workspace.data.ptr) if workspace is not None else 0
+    pointers[NOTHING] = 0
     prepared: list[Prepared] = []
     for part in plan.parts:
         if isinstance(part, LaunchForm):
             stack = part.declared.stack
             stacked = [[pointers[name] for name in stack]] if stack else []
-            own = [pointers[name] for name in part.operands]
+            own = [_address(pointers, name) for name in part.operands]
             prepared.append(PreparedLaunch(part, own, stacked))
         else:
             product = cublaslt.plan(part.shape, pointers.get("bias", 0), stream=stream)
@@ -308,6 +311,12 @@ def prepare(
             residual = pointers["residual"] if part.adds_residual else 0
             prepared.append(PreparedProduct(cublaslt, product, where, stream, residual))
     return prepared
+
+
+def _address(pointers: Mapping[str, int], operand: str) -> int:
+    """What a launch is given for an operand."""
+    offset = offset_in_workspace(operand)
+    return pointers[operand] if offset is None else pointers[WORKSPACE] + offset
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +26,19 @@ MAX_CLUSTER = 8  # blocks, that every card with clusters takes
 MAX_STACK = 32  # ops that are one launch; kernels/stack.cuh has the same
 
 WORKSPACE = "workspace"  # in ``Launch.operands``: the scratch memory that the op's launches share
+NOTHING = "nothing"  # there too: a null pointer, in the place of an operand that is left out
+
+
+def in_workspace(offset_bytes: int) -> str:
+    """In ``Launch.operands``: the scratch memory from an offset on, a multiple of 256 bytes."""
+    assert offset_bytes % 256 == 0, f"{offset_bytes} bytes"
+    return f"{WORKSPACE}+{offset_bytes}"
+
+
+def offset_in_workspace(operand: str) -> int | None:
+    """Where in the scratch memory an operand of a launch begins; None where it is another."""
+    name, _, offset = operand.partition("+")
+    return int(offset or 0) if name == WORKSPACE else None
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,8 @@ class Launch:
         block: threads of a block.
         scalars: what follows the arrays, as NumPy scalars of the parameters' types.
         operands: names of the operands that are passed, in order, "workspace" among them where the
-            kernel declares one; None passes all operands and no workspace.
+            kernel declares one, or places in it (:func:`in_workspace`), and :data:`NOTHING`; None
+            passes all operands and no workspace.
         shared_bytes: dynamic shared memory of a block.
         programmatic: may begin before the launch before it ends, where that is one of ours too
             (programmatic dependent launch). Each of its threads calls ``wait_for_previous_kernel``
@@ -129,6 +143,16 @@ class Launch:
         if self.meets and multiprocessors is not None:
             elsewhere |= multiprocessors < self.grid[0]
         return self.elsewhere or () if elsewhere else (self,)
+
+    def renamed(self, operands: Sequence[str], names: Mapping[str, str]) -> Launch:
+        """The same launch in a kernel whose operands have other names.
+
+        Args:
+            operands: of the kernel whose launch it is, in order.
+            names: by these, what the other kernel passes; what is missing is left out.
+        """
+        own = self.operands or operands
+        return replace(self, operands=tuple(names.get(name, NOTHING) for name in own))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from .apply_changes import APPLY_CHANGES
 from .attention_parts import ATTENTION_PARTS
 from .begin_rows import BEGIN_ROWS
 from .copy_blocks import COPY_BLOCKS
+from .decode_layer import DECODE_LAYER
 from .decode_rows import DECODE_ROWS
 from .embedding import EMBEDDING
 from .linear import LINEAR
@@ -55,6 +56,7 @@ ALL = (
     ATTENTION_PARTS,
     PAGED_DECODE_ATTENTION,
     ROPE_APPEND_ATTENTION,
+    DECODE_LAYER,
     PAGED_PREFILL_ATTENTION,
     SILU_AND_MUL,
     SAMPLE,
@@ -72,6 +74,7 @@ __all__ = [
     "ATTENTION_PARTS",
     "BEGIN_ROWS",
     "COPY_BLOCKS",
+    "DECODE_LAYER",
     "DECODE_ROWS",
     "EMBEDDING",
     "LINEAR",

@@ -33,9 +33,7 @@ __device__ __forceinline__ Pack<T, 2> two_gated(const float (&sums)[kGates], int
   Pack<T, 2> results;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float gate = to_float(from_float<T>(sums[first + i]));
-    const float up = to_float(from_float<T>(sums[first + i + kGates / 2]));
-    results.v[i] = from_float<T>(silu<T>(gate) * up);
+    results.v[i] = gated<T>(sums[first + i], sums[first + i + kGates / 2]);
   }
   return results;
 }

@@ -10,25 +10,10 @@
 // nobody waits for memory. The last block of a cut row to arrive folds its parts together, in order.
 #include "attend_row.cuh"
 #include "fold_parts.cuh"
+#include "rotated_halves.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "attend_pieces.cuh"
 #endif
-
-// A head's columns, or 8 of them, and as many of the head's other half.
-template <typename T>
-struct Halves {
-  Pack<T, 8> first, second;
-
-  // (a, b) -> (a*c - b*s, b*c + a*s), rounded once.
-  __device__ __forceinline__ void rotate(const float* cosines, const float* sines) {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const float a = to_float(first.v[k]), b = to_float(second.v[k]);
-      first.v[k] = from_float<T>(a * cosines[k] - b * sines[k]);
-      second.v[k] = from_float<T>(b * cosines[k] + a * sines[k]);
-    }
-  }
-};
 
 // Where things of a block are, and the end of its work.
 template <typename T, int kHeadDim, int kThreads>

@@ -1,4 +1,4 @@
-// silu(g) = g / (1 + exp(-g)).
+// silu(g) = g / (1 + exp(-g)), and what becomes of two sums of a product that gates by it.
 #pragma once
 #include "common.cuh"
 
@@ -10,4 +10,11 @@ __device__ __forceinline__ float silu(float gate) {
 template <>
 __device__ __forceinline__ float silu<float>(float gate) {
   return gate / (1.0f + expf(-gate));
+}
+
+// silu(gate) * up, of sums that are rounded to T first, as linear stores them.
+template <typename T>
+__device__ __forceinline__ T gated(float gate_sum, float up_sum) {
+  const float gate = to_float(from_float<T>(gate_sum)), up = to_float(from_float<T>(up_sum));
+  return from_float<T>(silu<T>(gate) * up);
 }

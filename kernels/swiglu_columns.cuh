@@ -31,9 +31,7 @@ __device__ __forceinline__ void swiglu_columns_of(
     for (int g = 0; g < kGateGroups; ++g) {
       const int output = unit * kGates + g * Stream::kGroupColumns + column;
       if (output < inter) {
-        const float gate = to_float(from_float<T>(sums[g]));
-        const float up = to_float(from_float<T>(sums[g + kGateGroups]));
-        out[static_cast<long long>(row) * inter + output] = from_float<T>(silu<T>(gate) * up);
+        out[static_cast<long long>(row) * inter + output] = gated<T>(sums[g], sums[g + kGateGroups]);
       }
     }
   };

@@ -19,6 +19,7 @@ from cugraphs.emulation.library import ORDERS, Buffer, Library
 from cugraphs.guarded_array import GuardedArray
 from cugraphs.kernel import (
     DTYPES,
+    NOTHING,
     WORKSPACE,
     Access,
     Array,
@@ -27,6 +28,7 @@ from cugraphs.kernel import (
     Launch,
     MatrixProduct,
     Operand,
+    offset_in_workspace,
     running_on,
     stack_words,
 )
@@ -102,6 +104,7 @@ def emulate(
     buffers[WORKSPACE] = replace(
         _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
     )
+    buffers[NOTHING] = Buffer(NOTHING, 0, 0, 0, False, False)
     library = _library_for(kernel, emulated(running, arch), checked)
     with _LOCK:
         if library is not None:
@@ -121,7 +124,7 @@ def emulate(
                 part.block,
                 [
                     *_packed_stack(part.stack, elements),
-                    *(buffers[name] for name in names),
+                    *(_passed(buffers, name) for name in names),
                     *part.scalars,
                     *(packed_map(each, buffers[each.operand]) for each in part.tensor_maps),
                 ],
@@ -201,6 +204,15 @@ def packed_map(tensor_map: TensorMap, buffer: Buffer) -> np.generic:
     words[: 1 + len(sizes)] = (buffer.address, *sizes)
     packed: np.generic = np.void(words.tobytes())
     return packed
+
+
+def _passed(buffers: Mapping[str, Buffer], operand: str) -> Buffer:
+    """What a launch is given for an operand: an array, or a place in the scratch memory."""
+    offset = offset_in_workspace(operand)
+    if offset is None:
+        return buffers[operand]
+    scratch = buffers[WORKSPACE]
+    return replace(scratch, address=scratch.address + offset, nbytes=scratch.nbytes - offset)
 
 
 def _packed_stack(

@@ -220,7 +220,9 @@ class Library:
                 kind = {"f": "f", "V": "s"}.get(argument.dtype.kind, "i")
                 wanted = Parameter(kind, argument.nbytes, 0)
                 what, any_element = f"the scalar {argument!r}", False
-            fits = parameter.kind == wanted.kind and parameter.size_bytes == wanted.size_bytes
+            # What one launch of an op writes, another may only read.
+            kinds = ("m", "p") if wanted.kind == "m" else (wanted.kind,)
+            fits = parameter.kind in kinds and parameter.size_bytes == wanted.size_bytes
             fits &= any_element or parameter.pointee_bytes == wanted.pointee_bytes
             if not fits:
                 raise EmulationError(

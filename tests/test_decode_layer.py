@@ -1,0 +1,213 @@
+"""All layers of a decode step of one row in one launch, on the CPU: of any case, and of several layers.
+
+What is stacked is compared with a launch a layer, bit for bit, and that with the reference.
+"""
+
+import numpy as np
+import pytest
+from conftest import needs_compiler
+
+from cugraphs.emulation import emulate
+from cugraphs.expected_results import ExpectedResults
+from cugraphs.fusion import fuse
+from cugraphs.interpreter import interpret
+from cugraphs.joined_ops import queued_launches
+from cugraphs.kernel import DTYPES
+from cugraphs.kernels import (
+    ADD,
+    ATTENTION_PARTS,
+    LINEAR,
+    PAGED_DECODE_ATTENTION,
+    RMS_NORM,
+    ROPE_APPEND,
+    SILU_AND_MUL,
+)
+from cugraphs.kernels.attention_parts import PART_WORDS
+from cugraphs.kernels.decode_layer import DECODE_LAYER as KERNEL
+from cugraphs.kernels.decode_layer import STACK
+from cugraphs.kv_cache import KVCacheShape
+from cugraphs.ladder import Ladder
+from cugraphs.model_shapes import model_shape
+from cugraphs.models.llama import Llama
+from cugraphs.models.llama_config import LlamaConfig
+from cugraphs.program import Kind
+from cugraphs.step_plan import StepPlan
+from cugraphs.testing import case_arrays
+from cugraphs.trace import Tracer
+
+HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
+CASES = [
+    pytest.param(case, dtype, id=f"{case.name}-{dtype}") for case in KERNEL.cases for dtype in HOW
+]
+PLACES = 3
+NAMES = [operand.name for operand in KERNEL.supplied]
+
+
+def case_of(name):
+    return next(case for case in KERNEL.cases if case.name == name)
+
+
+def named(case, dtype="bfloat16", seed=0):
+    """The operands of a case by name; another seed gives other weights and another cache."""
+    rng = np.random.default_rng(seed)
+    return dict(zip(NAMES, case.make(rng, case_arrays(KERNEL, case, dtype)[0].dtype), strict=True))
+
+
+def layers_of(case, count, dtype="bfloat16"):
+    """Operands of so many layers of one step; they have all but their stack in common."""
+    places = [named(case, dtype)["here"] for _ in range(PLACES)]
+    common = named(case, dtype)
+    layers = []
+    for i in range(count):
+        own = named(case, dtype, seed=i)
+        own = {name: own[name] for name in STACK}
+        # The same tables for all: only what is in the cache differs.
+        for name in ("k_cache", "v_cache"):
+            own[name] = (common[name].astype(np.float32) * (1 + i / 8)).astype(own[name].dtype)
+        own |= {"here": places[i % PLACES], "next_place": places[(i + 1) % PLACES]}
+        layers.append({**common, **own})
+    return layers, places
+
+
+def run(layers, attrs, **how):
+    """The layers in one launch."""
+    first = [layers[0][name] for name in NAMES]
+    stacked = [{name: layer[name] for name in STACK} for layer in layers[1:]]
+    return emulate(KERNEL, first, attrs, arch="sm_90", stacked=stacked, **how)[0]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("case", "dtype"), CASES)
+def test_every_case_is_within_the_tolerance(case, dtype):
+    arrays = case_arrays(KERNEL, case, dtype)
+    given = [array.copy() for array in arrays]
+    found = emulate(KERNEL, given, case.attrs, arch="sm_90", **HOW[dtype])
+    verdict = ExpectedResults(KERNEL, arrays, case.attrs).judge(found, given)
+    assert not verdict.problem, verdict.problem
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["one_row", "three_parts", "dead_row", "head_dim_128"])
+@pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
+def test_layers_in_one_launch_have_the_bits_of_a_launch_a_layer(name, checked):
+    case, count = case_of(name), 5
+    together, places = layers_of(case, count)
+    found = run(together, case.attrs, checked=checked, order="random")
+    apart, _ = layers_of(case, count)
+    x = apart[0]["x"]
+    for layer in apart:
+        x = run([{**layer, "x": x}], case.attrs)
+        assert (layer["next_place"] == -1).all()
+    np.testing.assert_array_equal(found, x)
+    for one, other in zip(together, apart, strict=True):
+        assert one["k_cache"].tobytes() == other["k_cache"].tobytes()
+        assert one["v_cache"].tobytes() == other["v_cache"].tobytes()
+    assert (places[count % PLACES] == -1).all()
+
+
+@needs_compiler
+def test_a_longer_row_finds_no_part_of_an_earlier_step():
+    """A row of many parts, one of a single part, then of many again, on the same places."""
+    places = None
+    for name in ("three_parts", "one_row", "three_parts"):
+        case = case_of(name)
+        layers, fresh = layers_of(case, 3)
+        places = places or fresh
+        for i, layer in enumerate(layers):
+            layer |= {"here": places[i % PLACES], "next_place": places[(i + 1) % PLACES]}
+        found = run(layers, case.attrs, checked=True)
+        alone, _ = layers_of(case, 3)
+        np.testing.assert_array_equal(found, run(alone, case.attrs))
+
+
+@needs_compiler
+def test_the_order_of_threads_changes_no_bit():
+    case = case_of("three_parts")
+    results = set()
+    for order in ("forward", "reverse", "random"):
+        layers, _ = layers_of(case, 2)
+        results.add(run(layers, case.attrs, order=order, seed=7).tobytes())
+    assert len(results) == 1
+
+
+def plain_layers(arrays, attrs, dtype="bfloat16"):
+    """Layers of plain ops, and the array of each buffer."""
+    t, bound = Tracer("layers"), {}
+    rows = t.dim("rows", 1)
+
+    def given(kind, name, array, is_row=False):
+        shape = (rows, *array.shape[1:]) if is_row else array.shape
+        name_of = {value: key for key, value in DTYPES.items()}[array.dtype]
+        buffer = getattr(t, kind)(name, shape, name_of)
+        bound[buffer] = array
+        return buffer
+
+    common = arrays[0]
+    x = given("input", "x", common["x"], is_row=True)
+    own_rows = ("positions", "slot_mapping", "row_ids", "seq_lens")
+    row = {name: given("input", name, common[name], is_row=True) for name in own_rows}
+    _, kv_heads, _, head_dim = common["k_cache"].shape
+    heads = {"heads": attrs["q_size"] // head_dim, "kv_heads": kv_heads, "part_words": PART_WORDS}
+    parts, arrivals = t.call_tuple(ATTENTION_PARTS, row["row_ids"], row["seq_lens"], **heads)
+    tables = given("state", "tables", common["block_tables"])
+    cos_sin = given("weight", "cos_sin", common["cos_sin"])
+    for i, layer in enumerate(arrays):
+        w = {
+            name: given("weight", f"{name}.{i}", layer[name])
+            for name in ("gain", "qkv", "o", "gain2", "gate_up", "down")
+        }
+        kv = [given("state", f"{name}.{i}", layer[name]) for name in ("k_cache", "v_cache")]
+        y = t.call(LINEAR, t.call(RMS_NORM, x, w["gain"], eps=attrs["eps"]), w["qkv"])
+        where = (cos_sin, row["positions"], row["slot_mapping"])
+        q = t.call(ROPE_APPEND, *kv, y, *where, q_size=attrs["q_size"])
+        of_row = (tables, row["row_ids"], row["seq_lens"], parts)
+        scale = attrs["scale"]
+        y = t.call(PAGED_DECODE_ATTENTION, arrivals, q, *kv, *of_row, scale=scale)
+        x = t.call(ADD, x, t.call(LINEAR, y, w["o"]))
+        y = t.call(LINEAR, t.call(RMS_NORM, x, w["gain2"], eps=attrs["eps"]), w["gate_up"])
+        x = t.call(ADD, x, t.call(LINEAR, t.call(SILU_AND_MUL, y), w["down"]))
+    t.output(x, "out")
+    return t.program, bound
+
+
+def test_fused_layers_interpret_to_the_bits_of_the_plain_ops():
+    case = case_of("three_parts")
+    results = []
+    for fused in (False, True):
+        layers, _ = layers_of(case, 3)
+        program, bound = plain_layers(layers, case.attrs)
+        if fused:
+            program = fuse(program)
+            assert [op.kernel for op in program.ops] == [ATTENTION_PARTS, *[KERNEL] * 3]
+        for buffer in program.of_kind(Kind.STATE):
+            if buffer not in bound:
+                bound[buffer] = np.full(buffer.type.shape, -1, np.int32)
+        (out,) = interpret(program, bound, sizes={"rows": 1}).values()
+        results.append((out.tobytes(), layers[2]["k_cache"].tobytes()))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "dtype", "is_fused"),
+    [
+        ("llama-3.2-1b", 1, "bfloat16", True),
+        ("llama-3.2-1b", 1, "float16", True),
+        ("llama-3.2-1b", 1, "float32", False),
+        ("llama-3.2-1b", 2, "bfloat16", False),
+        ("llama-3.1-8b", 1, "bfloat16", False),
+    ],
+)
+def test_all_layers_of_one_row_are_one_launch_where_it_is_worth_it(name, rows, dtype, is_fused):
+    config = LlamaConfig.from_hf({**model_shape(name), "num_hidden_layers": 5}, name)
+    cache = KVCacheShape(5, 40, config.num_key_value_heads, 16, config.head_dim, dtype, 64)
+    sizes = {"vocab_size": config.vocab_size, "max_num_seqs": 2, "max_num_batched_tokens": 64}
+    plan = StepPlan(Llama(config, dtype), cache, ladder=Ladder(2, "vllm"), **sizes)
+    program = plan.decode[plan.ladder.class_for(rows)].program
+    fused = [index for index, op in enumerate(program.ops) if op.kernel is KERNEL]
+    assert len(fused) == (5 if is_fused else 0)
+    if is_fused:
+        queued = queued_launches(program, {"rows": rows}, "sm_90", 132)
+        assert [len(queued[index]) for index in fused] == [1, 0, 0, 0, 0]
+        assert queued[fused[0]][0].meets
+        smaller = queued_launches(program, {"rows": rows}, "sm_90", 114)
+        assert [len(smaller[index]) for index in fused] == [5] * 5
