@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Cost, Kernel, Launch, Operand
+from cugraphs.kernel import CUDA_TYPES, DTYPES, Access, Case, Cost, Kernel, Launch, Operand
 
 SOURCE = Path(__file__).with_name("planted_meetings.cu")
 BLOCKS, THREADS = 4, 32
@@ -12,18 +12,27 @@ N = BLOCKS * THREADS
 WORDS = 16 + 2 * N  # of a place: counts and two rows of float32
 LAYERS = 7
 
+# What a layer does wrong; kNone nothing.
+MISTAKES = (
+    *("kNone", "kNoClear", "kClearsBehind", "kDoesNotRelease", "kDoesNotAcquire"),
+    *("kNoBarrierBefore", "kNoBarrierAfter", "kLooksOnce", "kOtherSize", "kPlainLoad"),
+    *("kPlainStore", "kOneShort", "kOneMore", "kCountStays", "kAllOnes", "kReturnsEarly"),
+)
+
 
 def launches(axes, dtype, *, mistake):
+    function = f"planted_meetings<{CUDA_TYPES[dtype]}, {mistake}>"
+    elsewhere = Launch(function, (1, 1, 1), THREADS)  # which no test runs
     return (
         Launch(
-            f"planted_meetings<{CUDA_TYPES[dtype]}, {mistake}>",
+            function,
             (axes["n"] // THREADS, 1, 1),
             THREADS,
             (np.int32(axes["n"]),),
             operands=("out", "x"),
             programmatic=True,
             arch="sm_90a",
-            elsewhere=(),
+            elsewhere=(elsewhere,),
             meets=True,
             stack=("gain", "here", "next_place"),
         ),
@@ -41,6 +50,11 @@ def reference(here, next_place, x, gain, *, mistake):
     return ((means(middle) + gain.astype(np.float32)).astype(x.dtype),)
 
 
+def case(dtype):
+    x, gains = inputs(dtype.name)
+    return *clear_places(2), x, gains[0]
+
+
 PLANTED = Kernel(
     "planted_meetings",
     (
@@ -52,8 +66,11 @@ PLANTED = Kernel(
     ),
     reference=reference,
     cost=lambda axes, dtype, **_: Cost(0, 0),
+    # One library for all of them.
+    cases=tuple(Case(name, lambda rng, dtype: case(dtype), {"mistake": name}) for name in MISTAKES),
     source=SOURCE,
     launches=launches,
+    cuda_dtypes=("bfloat16", "float32"),
 )
 
 

@@ -13,39 +13,6 @@ BUGS = {
             "",
         ),
         (
-            "a token after the last counts, few rows",
-            "lane_pair + i < tokens;",
-            "lane_pair + i <= tokens;",
-        ),
-        (
-            "what lies after the last token is added, few rows",
-            "if (tokens < kTokens) {",
-            "if (false) {",
-        ),
-        (
-            "sums keep an old maximum, few rows",
-            "if (!__any_sync(0xffffffffu, rescale)) return;",
-            "return;",
-        ),
-        (
-            "the total keeps an old maximum, few rows",
-            "total = fmaf(total, keep, added);",
-            "total += added;",
-        ),
-        (
-            "the maximum of earlier tokens is forgotten, few rows",
-            "float best = highest;",
-            "float best = kLowest;",
-        ),
-        ("weights rounded to T, few rows", "        mma_m16n8k16<T>(sums[step], a, low);\n", ""),
-        (
-            "columns of K are those of Q no more, few rows",
-            "const int place = kKeysSwap ? j ^ lane_row % 2 : j;",
-            "const int place = j;",
-        ),
-        ("scores are not scaled, few rows", "__fmul_rn(scores[j][i], scale_log2)", "scores[j][i]"),
-        ("queries of other heads are read, few rows", "if (lane_row < heads) queries", "queries"),
-        (
             "K is copied over what is in use, few rows",
             "        __syncwarp();\n        if (copies) copy(n + kAhead, 0, block);",
             "        if (copies) copy(n + kAhead, 0, block);",
@@ -101,26 +68,6 @@ BUGS = {
             "always a block's first piece, few rows",
             "first + n * stride & (1 << block_shift) - 1;",
             "0;",
-        ),
-        (
-            "columns of sums swapped, few rows",
-            "sums[step][i], sums[step][i + 2], sums[step + 1][i]",
-            "sums[step][i], sums[step + 1][i], sums[step][i + 2]",
-        ),
-        (
-            "what was folded keeps an old maximum, few rows",
-            "all.sums[i] *= keep;",
-            "all.sums[i] *= 1.0f;",
-        ),
-        (
-            "the total that was folded keeps an old maximum, few rows",
-            "    all.total *= keep;\n",
-            "",
-        ),
-        (
-            "what is no part is folded, few rows",
-            "k < count ? exp2_for<T>(found[k].highest - best) : 0.0f",
-            "exp2_for<T>(found[k].highest - best)",
         ),
         (
             "the highest score of what is no warp counts, few rows",

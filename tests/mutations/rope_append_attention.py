@@ -7,16 +7,6 @@ _IS_LIVE = "  const bool is_live = given.row >= 0 && given.end > 0;\n"
 BUGS = {
     ("rope_append_attention", "rope_append_attention.cu"): (
         (
-            "the sine's sign",
-            "from_float<T>(a * cosines[k] - b * sines[k])",
-            "from_float<T>(a * cosines[k] + b * sines[k])",
-        ),
-        (
-            "the second half rotated by the rotated first",
-            "second.v[k] = from_float<T>(b * cosines[k] + a * sines[k])",
-            "second.v[k] = from_float<T>(b * cosines[k] + to_float(first.v[k]) * sines[k])",
-        ),
-        (
             "queries of the first KV head for all",
             "row_of(qkv) + kv_head * group * kHeadDim",
             "row_of(qkv) + 0 * group * kHeadDim",

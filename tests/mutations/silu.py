@@ -17,4 +17,8 @@ BUGS = {
         ("sigmoid in place of SiLU", "return gate / ", "return 1.0f / "),
         ("sigmoid of 16 bits in place of SiLU", "__fdividef(gate,", "__fdividef(1.0f,"),
     ),
+    ("linear_swiglu", "silu.cuh"): (
+        ("gate and up swapped", "silu<T>(gate) * up", "silu<T>(up) * gate"),
+        ("products not rounded", "gate = to_float(from_float<T>(gate_sum))", "gate = gate_sum"),
+    ),
 }
