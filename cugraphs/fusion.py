@@ -230,7 +230,6 @@ def _of_same_operands(
     return Rule(run, fused, operands, tuple(links))
 
 
-
 def _is_short_of_work(axes: Axes) -> bool:
     """Whether launches are so short that their ends count for much: those of an 8B are not."""
     return axes["in_features"] <= _MAX_STACKED_HIDDEN

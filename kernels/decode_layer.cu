@@ -131,8 +131,7 @@ struct LayerWorker {
   __device__ __forceinline__ void make_qkv(const Place& here, const Place& next, int warp) {
     const Share share = qkv_share<Sizes>(warp);
     ring.template multiply_rows<Sizes::kQkvAtOnce, kHidden / Sizes::kPiece>(
-        Sizes::kQkvRows, values,
-        [&](int begun, int, const float (&sums)[Sizes::kQkvAtOnce]) {
+        Sizes::kQkvRows, values, [&](int begun, int, const float (&sums)[Sizes::kQkvAtOnce]) {
           const int lane = threadIdx.x % 32;
           if (lane < Sizes::kQkvAtOnce) {
             const int at = qkv_row<Sizes>(share.first + begun + lane);

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +185,9 @@ class LayerSizes:
         whole = math.gcd(hidden, inter, q_size)
         fitting = [n for n in range(_STEP, _MAX_PIECE + 1, _STEP) if whole % n == 0]
         piece = max(fitting, default=_STEP)
-        found = WARPS * group * (head_dim + 4) * 4
-        rows_bytes = max(2 * max(hidden, inter, q_size), found) + 4 * hidden
-        rows_bytes = -(-rows_bytes // 128) * 128
-        place_bytes = 2 * max(piece, PIECE_TOKENS * head_dim)
-        pieces = min(_MAX_PIECES, (_SHARED_BYTES - rows_bytes) // (WARPS * (place_bytes + 16)))
-        return LayerSizes(
-            hidden, inter, kv_heads, group, head_dim, blocks, head_blocks, piece, pieces
-        )
+        one = LayerSizes(hidden, inter, kv_heads, group, head_dim, blocks, head_blocks, piece, 1)
+        room = _SHARED_BYTES - one._rows_bytes
+        return replace(one, pieces=min(_MAX_PIECES, room // one._bytes_of_pieces))
 
     @property
     def text(self) -> str:
@@ -211,10 +206,19 @@ class LayerSizes:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: rows, then the rings."""
+        return self._rows_bytes + self.pieces * self._bytes_of_pieces
+
+    @property
+    def _rows_bytes(self) -> int:
+        """What is multiplied, or what warps find in attention; the row in two places."""
         found = WARPS * self.group * (self.head_dim + 4) * 4
-        rows = max(2 * max(self.hidden, self.inter, self.q_size), found) + 4 * self.hidden
-        place = 2 * max(self.piece, PIECE_TOKENS * self.head_dim)
-        return -(-rows // 128) * 128 + WARPS * self.pieces * (place + 16)
+        bytes_of_rows = max(2 * max(self.hidden, self.inter, self.q_size), found) + 4 * self.hidden
+        return -(-bytes_of_rows // 128) * 128
+
+    @property
+    def _bytes_of_pieces(self) -> int:
+        """A piece of each warp's ring, of a weight or of K or V, with its two barriers."""
+        return WARPS * (2 * max(self.piece, PIECE_TOKENS * self.head_dim) + 16)
 
     @property
     def meeting_words(self) -> int:
@@ -410,8 +414,8 @@ def _case(
 
         places = [np.full(words, -1, np.int32) for _ in range(2)]
         x = normal(rng, dtype, (1, hidden), scale)
-        weights = (gain(), weight(qkv_size, hidden), weight(hidden, shape.q_size))
-        weights += (gain(), weight(2 * inter, hidden), weight(hidden, inter))
+        weights = [gain(), weight(qkv_size, hidden), weight(hidden, shape.q_size)]
+        weights += [gain(), weight(2 * inter, hidden), weight(hidden, inter)]
         cos_sin = rope_table(length + 2, shape.head_dim)
         where = (positions, slots, tables, row_ids, lengths, parts)
         return (k_cache, v_cache, arrivals, *places, x, *weights, cos_sin, *where)

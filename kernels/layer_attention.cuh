@@ -188,7 +188,8 @@ struct LayerAttention {
     }
     if (rank != 0) return;
     if (has_columns) {
-      const float inverse = tokens.all > 0 ? 1.0f / all.total : 0.0f;  // zeros where there is no token
+      const float inverse =
+          tokens.all > 0 ? 1.0f / all.total : 0.0f;  // zeros where there is no token
       T* const to = here.attended() + head * kHeadDim + column;
       T* const later = next.attended() + head * kHeadDim + column;
 #pragma unroll

@@ -19,7 +19,8 @@ struct LayerPlace {
   static constexpr int kCounts = kAttendedCount + 4;
 
   // In words.
-  static constexpr int kRows = sizeof(T) * (2 * Sizes::kHidden + Sizes::kInter + Sizes::kQkv + Sizes::kQ) / 4;
+  static constexpr int kRows =
+      sizeof(T) * (2 * Sizes::kHidden + Sizes::kInter + Sizes::kQkv + Sizes::kQ) / 4;
   static constexpr int kParts = Sizes::kHeadBlocks * Sizes::kHeads * kStride;
 
   int* words;
@@ -28,7 +29,9 @@ struct LayerPlace {
   __device__ __forceinline__ T* mid() const { return out() + Sizes::kHidden; }  // [hidden], after o
   __device__ __forceinline__ T* act() const { return mid() + Sizes::kHidden; }  // [inter]
   __device__ __forceinline__ T* qkv() const { return act() + Sizes::kInter; }
-  __device__ __forceinline__ T* attended() const { return qkv() + Sizes::kQkv; }  // [heads*head_dim]
+  __device__ __forceinline__ T* attended() const {
+    return qkv() + Sizes::kQkv;
+  }  // [heads*head_dim]
   // What a block has found for a head: [head_dim] sums, highest score, total.
   __device__ __forceinline__ float* part(int rank, int head) const {
     return reinterpret_cast<float*>(words + kRows) + (rank * Sizes::kHeads + head) * kStride;

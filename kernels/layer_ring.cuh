@@ -152,7 +152,8 @@ struct TokenPieces {
   }
   // Where a cache has a piece of this KV head, in elements.
   __device__ __forceinline__ long long in_cache(int block, int piece) const {
-    const long long head = static_cast<long long>(block) * Sizes::kKvHeads + kv_head_of_block<Sizes>();
+    const long long head =
+        static_cast<long long>(block) * Sizes::kKvHeads + kv_head_of_block<Sizes>();
     const int place = piece & (1 << block_shift) - 1;
     return ((head << block_shift) + place) * Sizes::kTokenElements;
   }
@@ -166,7 +167,8 @@ struct LayerCursor {
   int layer = 0, phase = 0;
   const T* weight = nullptr;  // of the phase
   int first = 0, rows = 0, depth = 1, at_once = 1;
-  int begun = 0, together = 0;    // rows before those that are multiplied at once now; how many these are
+  int begun = 0,
+      together = 0;  // rows before those that are multiplied at once now; how many these are
   int row_of_them = 0, part = 0;  // of these rows, and of its pieces, where the cursor is
   // Of attention, whose rows are K and V by turns: known only when the launch before has ended.
   int tokens_first = 0, tokens_count = 0;

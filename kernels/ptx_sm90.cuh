@@ -95,11 +95,17 @@ __device__ __forceinline__ bool mbarrier_has_ended(unsigned barrier, int parity)
 // A word of shared memory by which one warp tells others how things are. It orders nothing, and who reads
 // it may be late.
 __device__ __forceinline__ void store_hint(int* hint, int value) {
-  asm volatile("st.volatile.shared.s32 [%0], %1;" : : "r"(shared_address(hint)), "r"(value) : "memory");
+  asm volatile("st.volatile.shared.s32 [%0], %1;"
+               :
+               : "r"(shared_address(hint)), "r"(value)
+               : "memory");
 }
 __device__ __forceinline__ int load_hint(const int* hint) {
   int value;
-  asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(hint)) : "memory");
+  asm volatile("ld.volatile.shared.s32 %0, [%1];"
+               : "=r"(value)
+               : "r"(shared_address(hint))
+               : "memory");
   return value;
 }
 

@@ -31,7 +31,8 @@ __device__ __forceinline__ void swiglu_columns_of(
     for (int g = 0; g < kGateGroups; ++g) {
       const int output = unit * kGates + g * Stream::kGroupColumns + column;
       if (output < inter) {
-        out[static_cast<long long>(row) * inter + output] = gated<T>(sums[g], sums[g + kGateGroups]);
+        out[static_cast<long long>(row) * inter + output] =
+            gated<T>(sums[g], sums[g + kGateGroups]);
       }
     }
   };

@@ -1,4 +1,4 @@
-"""All layers of a decode step of one row in one launch, on the CPU: of any case, and of several layers.
+"""All layers of a decode step of one row in one launch, on the CPU.
 
 What is stacked is compared with a launch a layer, bit for bit, and that with the reference.
 """
