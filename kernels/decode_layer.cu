@@ -78,27 +78,38 @@ struct LayerWorker {
     return {{found.v[0], found.v[1], found.v[2], found.v[3]}};
   }
 
+  static __device__ __forceinline__ Vector elements_of(const PlaceWords<4>& words) {
+    Vector elements;
+    memcpy(&elements, &words, sizeof(elements));
+    return elements;
+  }
+
   // Puts a row into shared memory: as it is at `raw`, normalised at `values`, in the order of fragments. It comes
   // from others, or is the launch's own x.
   __device__ __forceinline__ void normalise(T* raw, const T* from, bool is_x, float eps) {
     __shared__ float partial[Sizes::kWarps];
-    Vector held[kLoads];
+    PlaceWords<4> held[kLoads];
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = i * Sizes::kThreads + threadIdx.x;
       if (at >= kHidden / kVector) continue;
       if (is_x) {
-        held[i] = reinterpret_cast<const Vector*>(from)[at];
+        held[i] = reinterpret_cast<const PlaceWords<4>*>(from)[at];
       } else {
-        PlaceWords<4> found = look<kVector>(from + at * kVector);
-        look_until_there(found, from + at * kVector);
-        memcpy(&held[i], &found, sizeof(found));
+        held[i] = look<kVector>(from + at * kVector);
       }
-      reinterpret_cast<Vector*>(raw)[at] = held[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int at = i * Sizes::kThreads + threadIdx.x;
+      if (at >= kHidden / kVector) continue;
+      if (!is_x) look_until_there(held[i], from + at * kVector);
+      reinterpret_cast<PlaceWords<4>*>(raw)[at] = held[i];
+      const Vector elements = elements_of(held[i]);
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
-        squares = fmaf(to_float(held[i].v[k]), to_float(held[i].v[k]), squares);
+        squares = fmaf(to_float(elements.v[k]), to_float(elements.v[k]), squares);
       }
     }
     squares = lanes_sum<32>(squares);
@@ -112,12 +123,14 @@ struct LayerWorker {
     for (int i = 0; i < kLoads; ++i) {
       const int at = i * Sizes::kThreads + threadIdx.x;
       if (at >= kHidden / kVector) continue;
+      Vector elements = elements_of(held[i]);
       Words words;
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
-        held[i].v[k] = from_float<T>(to_float(held[i].v[k]) * scale * to_float(gains[i].v[k]));
+        const float own = to_float(elements.v[k]) * scale * to_float(gains[i].v[k]);
+        elements.v[k] = from_float<T>(own);
       }
-      memcpy(&words, &held[i], sizeof(words));
+      memcpy(&words, &elements, sizeof(words));
       reinterpret_cast<Words*>(values)[at] = Ring::in_pairs(words);
     }
     sync_block<Sizes>();
@@ -221,21 +234,23 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     const DecodeLayer<T>& own = layers.of[layer];
     const Place here{own.here}, next{own.next_place};
     const bool is_first = layer == 0, is_last = layer == count - 1;
-    if (blockIdx.x == 0 && threadIdx.x < Place::kCounts) clear_count(next.count(threadIdx.x));
+    const bool makes_qkv = rank_in_head<Sizes>() < Sizes::kHeadBlocks;
 
     const T* const before = is_first ? x : Place{layers.of[layer - 1].here}.out();
     worker.normalise(worker.row, before, is_first, eps);
     worker.enter(layer, kQkvPhase);
-    if (rank_in_head<Sizes>() < Sizes::kHeadBlocks) {
+    if (makes_qkv) {
       worker.make_qkv(here, next, warp);
       arrive_at<Sizes>(here.count(Place::kQkvCount + kv_head_of_block<Sizes>()));
       worker.enter(layer, kAttentionPhase);
-      Attention::clear_parts(next, warp);
     }
     worker.load_gains(own.gain2);
     if (tokens.attends()) {
       attention.run(worker.ring, own, here, next, reinterpret_cast<float*>(smem), warp);
     }
+    if (makes_qkv) Attention::clear_parts(next, warp);
+    if (blockIdx.x == 0 && threadIdx.x < Place::kCounts) clear_count(next.count(threadIdx.x));
+
     wait_at<Sizes>(here.count(Place::kAttendedCount), Sizes::kKvHeads);
     worker.template take_row<Sizes::kQ>(here.attended());
     worker.enter(layer, kOPhase);
@@ -243,12 +258,14 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
       put_and_clear(here.mid() + column, next.mid() + column, sum);
     });
     arrive_at<Sizes>(here.count(Place::kMidCount));
+
     wait_at<Sizes>(here.count(Place::kMidCount), Sizes::kBlocks);
     worker.normalise(worker.mid, here.mid(), false, eps);
     worker.enter(layer, kGatesPhase);
     worker.make_act(of_inter, here, next);
     arrive_at<Sizes>(here.count(Place::kActCount));
     if (!is_last) worker.load_gains(layers.of[layer + 1].gain);
+
     wait_at<Sizes>(here.count(Place::kActCount), Sizes::kBlocks);
     worker.template take_row<Sizes::kInter>(here.act());
     worker.enter(layer, kDownPhase);

@@ -29,9 +29,7 @@ struct LayerPlace {
   __device__ __forceinline__ T* mid() const { return out() + Sizes::kHidden; }  // [hidden], after o
   __device__ __forceinline__ T* act() const { return mid() + Sizes::kHidden; }  // [inter]
   __device__ __forceinline__ T* qkv() const { return act() + Sizes::kInter; }
-  __device__ __forceinline__ T* attended() const {
-    return qkv() + Sizes::kQkv;
-  }  // [heads*head_dim]
+  __device__ __forceinline__ T* attended() const { return qkv() + Sizes::kQkv; }  // as q
   // What a block has found for a head: [head_dim] sums, highest score, total.
   __device__ __forceinline__ float* part(int rank, int head) const {
     return reinterpret_cast<float*>(words + kRows) + (rank * Sizes::kHeads + head) * kStride;
