@@ -167,9 +167,10 @@ struct LayerCursor {
   int layer = 0, phase = 0;
   const T* weight = nullptr;  // of the phase
   int first = 0, rows = 0, depth = 1, at_once = 1;
-  int begun = 0,
-      together = 0;  // rows before those that are multiplied at once now; how many these are
-  int row_of_them = 0, part = 0;  // of these rows, and of its pieces, where the cursor is
+  // Rows before those that are multiplied at once now, and how many these are; which of them the cursor is at,
+  // and at which piece of it.
+  int begun = 0, together = 0;
+  int row_of_them = 0, part = 0;
   // Of attention, whose rows are K and V by turns: known only when the launch before has ended.
   int tokens_first = 0, tokens_count = 0;
   int first_block = 0, second_block = 0, block = 0, next_block = 0;  // of the cache
