@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from emulated_identities import (
     decode_attention,
+    decode_layer,
     exact_kernels,
     prefill_attention,
     products,
@@ -21,7 +22,10 @@ from emulated_identities import (
 )
 from emulated_identities.identity import Identity
 
-_MODULES = (exact_kernels, row_wise, products, decode_attention, prefill_attention, sampling)
+_MODULES = (
+    *(exact_kernels, row_wise, products, decode_attention, decode_layer),
+    *(prefill_attention, sampling),
+)
 _LISTED = [named for module in _MODULES for named in module.IDENTITIES.items()]
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = dict(_LISTED)
 """What is asked of each kernel, by its name."""
