@@ -79,7 +79,7 @@ BUGS = {
         ),
         (
             "the row is normalised before it is there",
-            "        look_until_there(found, from + at * kVector);\n",
+            "      if (!is_x) look_until_there(held[i], from + at * kVector);\n",
             "",
         ),
         (
@@ -113,7 +113,11 @@ BUGS = {
             "reinterpret_cast<Words*>(values)[at] = Ring::in_pairs(words);",
             "reinterpret_cast<Words*>(values)[at] = words;",
         ),
-        ("the raw row is not kept", "      reinterpret_cast<Vector*>(raw)[at] = held[i];\n", ""),
+        (
+            "the raw row is not kept",
+            "      reinterpret_cast<PlaceWords<4>*>(raw)[at] = held[i];\n",
+            "",
+        ),
         (
             "one row of qkv of each warp is left out",
             "if (lane < Sizes::kQkvAtOnce) {",
