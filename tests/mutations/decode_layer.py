@@ -53,11 +53,6 @@ BUGS = {
             "threadIdx.x < Place::kCounts - 1)",
         ),
         ("the result's place is not cleared", "      clear(next.out() + column);\n", ""),
-        (
-            "the result's place is cleared where it is put",
-            "clear(next.out() + column);",
-            "clear(here.out() + column);",
-        ),
         ("every layer is the last", "is_last = layer == count - 1;", "is_last = true;"),
         ("no layer is the last", "is_last = layer == count - 1;", "is_last = layer == count;"),
         ("layers do not meet", "    meet_at<Sizes>(here.count(Place::kOutCount));\n", ""),
@@ -122,11 +117,6 @@ BUGS = {
             "one row of qkv of each warp is left out",
             "if (lane < Sizes::kQkvAtOnce) {",
             "if (lane < Sizes::kQkvAtOnce - 1) {",
-        ),
-        (
-            "weights hurry before their phase",
-            "store_hint(current, layer * kPhases + phase)",
-            "store_hint(current, 1 << 30)",
         ),
     ),
 }

@@ -80,11 +80,6 @@ BUGS = {
             "",
         ),
         (
-            "no barrier before a place is given back",
-            "  __device__ __forceinline__ void give_back() {\n    __syncwarp();",
-            "  __device__ __forceinline__ void give_back() {",
-        ),
-        (
             "words of a fragment in another order",
             "{{words.v[0], words.v[2], words.v[1], words.v[3]}}",
             "{{words.v[0], words.v[1], words.v[2], words.v[3]}}",
