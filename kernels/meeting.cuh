@@ -24,6 +24,14 @@ struct alignas(4 * kCount) PlaceWords {
 template <typename T, int kValues>
 using Looked = PlaceWords<kValues * sizeof(T) / 4>;
 
+// Four values of 2 or 4 bytes are 2 or 4 words.
+template <typename T>
+__device__ __forceinline__ PlaceWords<sizeof(T)> four_values(const T (&values)[4]) {
+  PlaceWords<sizeof(T)> words;
+  memcpy(&words, values, sizeof(words));
+  return words;
+}
+
 // Whether some value is not there yet.
 template <typename T, int kCount>
 __device__ __forceinline__ bool lacks_some(const PlaceWords<kCount>& words) {
@@ -71,6 +79,36 @@ __device__ __forceinline__ void clear(T* place) {
   store_place(place, PlaceBits<sizeof(T)>::kNothing);
 }
 __device__ __forceinline__ void clear_count(int* count) { clear(count); }
+
+// Four adjacent values, aligned to all of them, in one store; a vector is stored as its values too.
+template <int kBytes>
+__device__ __forceinline__ void store_places(void* places, const PlaceWords<kBytes>& bits) {
+  if constexpr (kBytes == 4) {
+    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(places), "r"(bits.v[0]), "r"(bits.v[1]), "r"(bits.v[2]), "r"(bits.v[3])
+                 : "memory");
+  } else {
+    asm volatile(
+        "{\n.reg .b16 a, b, c, d;\n"
+        "mov.b32 {a, b}, %1;\nmov.b32 {c, d}, %2;\n"
+        "st.relaxed.gpu.global.v4.b16 [%0], {a, b, c, d};\n}\n"
+        :
+        : "l"(places), "r"(bits.v[0]), "r"(bits.v[1])
+        : "memory");
+  }
+}
+template <typename T>
+__device__ __forceinline__ void put_four(T* places, const T (&values)[4]) {
+  store_places<sizeof(T)>(places, four_values(values));
+}
+template <typename T>
+__device__ __forceinline__ void clear_four(T* places) {
+  PlaceWords<sizeof(T)> nothing;
+#pragma unroll
+  for (int i = 0; i < sizeof(T); ++i) nothing.v[i] = 0xffffffffu;
+  store_places<sizeof(T)>(places, nothing);
+}
 
 // A vector is loaded as its values: a load of another size than what was stored has no meaning.
 template <int kBytes>

@@ -165,3 +165,19 @@ __global__ void planted_polls(float* __restrict__ out, const float* x, int count
     if (threadIdx.x == 0) mbarrier_arrive(empty + 8 * (n % 2));
   }
 }
+
+// Each block puts what it has for the next one, four values at a time, and reads what it has got.
+template <typename T, int kOff>
+__global__ void planted_fours(T* __restrict__ out, int* place, const T* x, int n) {
+  wait_for_previous_kernel();
+  const int at = 4 * (blockIdx.x * blockDim.x + threadIdx.x), next = (at + 4 * blockDim.x) % n;
+  T* const rows = reinterpret_cast<T*>(place);
+  T values[4];
+  for (int k = 0; k < 4; ++k) values[k] = x[at + k];
+  put_four(rows + next + kOff, values);
+  clear_four(rows + n + at);
+  Looked<T, 4> found = look<4>(rows + at);
+  look_until_there(found, rows + at);
+  memcpy(values, &found, sizeof(values));
+  for (int k = 0; k < 4; ++k) out[at + k] = values[k];
+}

@@ -111,6 +111,45 @@ def test_values_are_looked_at_in_the_size_in_which_they_are_put():
         run("kOtherSize")
 
 
+def fours(dtype, off):
+    launch = Launch(f"planted_fours<{CUDA_TYPES[dtype]}, {off}>", (2, 1, 1), N // 8)
+    return Kernel(
+        "planted_fours",
+        (
+            Operand("out", ("n",), "T", Access.WRITE),
+            Operand("place", ("words",), "int32", Access.UPDATE, scratch=True),
+            Operand("x", ("n",), "T"),
+        ),
+        reference=lambda place, x: (np.roll(x, N // 2),),
+        cost=lambda axes, dtype: Cost(0, 0),
+        source=SOURCE,
+        launches=lambda axes, dtype: (
+            replace(
+                launch,
+                scalars=(np.int32(N),),
+                operands=("out", "place", "x"),
+                programmatic=True,
+                arch="sm_90a",
+                elsewhere=(),
+                meets=True,
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_four_values_are_put_at_once(dtype):
+    x, place = inputs(dtype)[0], clear_places(1)[0]
+    (found,) = emulate(fours(dtype, 0), (place, x), {}, arch="sm_90", checked=True)
+    np.testing.assert_array_equal(found, np.roll(x, N // 2))
+    rows = place.view(x.dtype)
+    np.testing.assert_array_equal(rows[:N], found)
+    assert (place[N * x.itemsize // 4 :] == -1).all()
+    assert compile_cubin(SOURCE, f"planted_fours<{CUDA_TYPES[dtype]}, 0>", "sm_90a")
+    with pytest.raises(AssertionError, match=rf"misaligned store of {4 * x.itemsize} bytes of pl"):
+        emulate(fours(dtype, 2), (place, x), {}, arch="sm_90")
+
+
 def polling(function):
     operands = (Operand("out", ("n",), "float32", Access.WRITE), Operand("x", ("n",), "float32"))
     launch = Launch(function, (2, 1, 1), 64, (np.int32(N // 64),), shared_bytes=512)

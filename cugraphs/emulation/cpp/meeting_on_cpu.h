@@ -42,6 +42,16 @@ template <typename T>
 __forceinline__ void clear(T* place) {
   emu_clear(place, sizeof(T));
 }
+template <typename T>
+__forceinline__ void put_four(T* places, const T (&values)[4]) {
+  emu_check_aligned(places, 4 * sizeof(T));
+  for (int i = 0; i < 4; ++i) emu_put(places + i, sizeof(T), emu::bits_of(values[i]));
+}
+template <typename T>
+__forceinline__ void clear_four(T* places) {
+  emu_check_aligned(places, 4 * sizeof(T));
+  for (int i = 0; i < 4; ++i) emu_clear(places + i, sizeof(T));
+}
 __forceinline__ void clear_count(int* count) { emu_clear(count, sizeof(*count)); }
 
 template <int kValues, typename T>

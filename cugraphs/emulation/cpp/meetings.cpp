@@ -233,6 +233,11 @@ void emu_put(void* place, int bytes, unsigned value) {
 
 void emu_clear(void* place, int bytes) { store(place, bytes, kNothing, CALLER); }
 
+void emu_check_aligned(const void* places, int bytes) {
+  if (reinterpret_cast<uintptr_t>(places) % bytes == 0) return;
+  fail(nullptr, CALLER, "misaligned store of %d bytes of places", bytes);
+}
+
 void emu_look(void* found, const void* from, int bytes, int count, const char* waits_at) {
   const auto address = reinterpret_cast<uintptr_t>(from);
   if (address % (bytes * count)) {

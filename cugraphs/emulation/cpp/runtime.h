@@ -81,6 +81,7 @@ void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, con
 // Values of 2 or 4 bytes between blocks that meet in memory, and counts (kernels/meeting.cuh).
 void emu_put(void* place, int bytes, unsigned value);
 void emu_clear(void* place, int bytes);
+void emu_check_aligned(const void* places, int bytes);  // that are stored as one
 // So many values. Where there is a site, the thread waits there until all have come; else it finds
 // nothing where nothing orders that they are there.
 void emu_look(void* found, const void* from, int bytes, int count, const char* waits_at);
