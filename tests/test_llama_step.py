@@ -392,7 +392,7 @@ def test_the_longest_sequence_and_the_fullest_step():
 def test_every_residual_addition_is_fused_with_its_norm():
     plan = Steps().runner.plan
     layers = CONFIGS["gqa"].num_hidden_layers
-    assert list(plan.decode) == [2, 8, 12]
+    assert list(plan.decode) == [1, 2, 8, 12]
     for planned in (*plan.decode.values(), plan.mixed):
         names = [op.kernel.name for op in planned.program.ops]
         assert names.count("add_rms_norm") == 2 * layers
