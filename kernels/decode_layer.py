@@ -378,7 +378,7 @@ def workspace(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) 
     return _temporaries(axes)[1] + attention
 
 
-def _case(
+def layer_case(
     name: str,
     shape: Heads,
     length: int,
@@ -457,21 +457,21 @@ DECODE_LAYER = Kernel(
     workspace=workspace,
     is_attention=True,
     cases=(
-        _case("one_row", Heads(4, 2, 64), 37),
-        _case("one_token", Heads(4, 2, 64), 1),
-        _case("block_edge", Heads(4, 2, 64), 16),
-        _case("new_block", Heads(4, 2, 64), 17),
-        _case("dead_row", Heads(4, 2, 64), 0),
-        _case("two_parts", Heads(4, 2, 64), 129),
-        _case("three_parts", Heads(4, 2, 64), 300, unread=NOISE),
-        _case("several_pieces_a_warp", Heads(4, 2, 64), 1100),
-        _case("block_size_32", Heads(4, 2, 64), 209, block_size=32),
-        _case("head_dim_128", Heads(2, 2, 128), 40),
-        _case("head_dim_128_long", Heads(2, 2, 128), 700),
-        _case("small_scale", Heads(4, 2, 64), 20, scale=1e-3),  # shows a wrong eps
+        layer_case("one_row", Heads(4, 2, 64), 37),
+        layer_case("one_token", Heads(4, 2, 64), 1),
+        layer_case("block_edge", Heads(4, 2, 64), 16),
+        layer_case("new_block", Heads(4, 2, 64), 17),
+        layer_case("dead_row", Heads(4, 2, 64), 0),
+        layer_case("two_parts", Heads(4, 2, 64), 129),
+        layer_case("three_parts", Heads(4, 2, 64), 300, unread=NOISE),
+        layer_case("several_pieces_a_warp", Heads(4, 2, 64), 1100),
+        layer_case("block_size_32", Heads(4, 2, 64), 209, block_size=32),
+        layer_case("head_dim_128", Heads(2, 2, 128), 40),
+        layer_case("head_dim_128_long", Heads(2, 2, 128), 700),
+        layer_case("small_scale", Heads(4, 2, 64), 20, scale=1e-3),  # shows a wrong eps
     ),
     benchmarks=(
-        _case("1b_1024", MODELS["1b"].heads, 1024, MODELS["1b"].hidden, MODELS["1b"].inter),
-        _case("8b_1024", MODELS["8b"].heads, 1024, MODELS["8b"].hidden, MODELS["8b"].inter),
+        layer_case("1b_1024", MODELS["1b"].heads, 1024, MODELS["1b"].hidden, MODELS["1b"].inter),
+        layer_case("8b_1024", MODELS["8b"].heads, 1024, MODELS["8b"].hidden, MODELS["8b"].inter),
     ),
 )

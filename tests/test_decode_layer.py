@@ -6,23 +6,14 @@ What is stacked is compared with a launch a layer, bit for bit, and that with th
 import numpy as np
 import pytest
 from conftest import needs_compiler
+from decode_layers import NAMES, PLACES, case_of, layers_of, plain_layers
 
 from cugraphs.emulation import emulate
 from cugraphs.expected_results import ExpectedResults
 from cugraphs.fusion import fuse
 from cugraphs.interpreter import interpret
 from cugraphs.joined_ops import queued_launches
-from cugraphs.kernel import DTYPES
-from cugraphs.kernels import (
-    ADD,
-    ATTENTION_PARTS,
-    LINEAR,
-    PAGED_DECODE_ATTENTION,
-    RMS_NORM,
-    ROPE_APPEND,
-    SILU_AND_MUL,
-)
-from cugraphs.kernels.attention_parts import PART_WORDS
+from cugraphs.kernels import ATTENTION_PARTS
 from cugraphs.kernels.decode_layer import DECODE_LAYER as KERNEL
 from cugraphs.kernels.decode_layer import STACK
 from cugraphs.kv_cache import KVCacheShape
@@ -33,40 +24,11 @@ from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.program import Kind
 from cugraphs.step_plan import StepPlan
 from cugraphs.testing import case_arrays
-from cugraphs.trace import Tracer
 
 HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
 CASES = [
     pytest.param(case, dtype, id=f"{case.name}-{dtype}") for case in KERNEL.cases for dtype in HOW
 ]
-PLACES = 3
-NAMES = [operand.name for operand in KERNEL.supplied]
-
-
-def case_of(name):
-    return next(case for case in KERNEL.cases if case.name == name)
-
-
-def named(case, dtype="bfloat16", seed=0):
-    """The operands of a case by name; another seed gives other weights and another cache."""
-    rng = np.random.default_rng(seed)
-    return dict(zip(NAMES, case.make(rng, case_arrays(KERNEL, case, dtype)[0].dtype), strict=True))
-
-
-def layers_of(case, count, dtype="bfloat16"):
-    """Operands of so many layers of one step; they have all but their stack in common."""
-    places = [named(case, dtype)["here"] for _ in range(PLACES)]
-    common = named(case, dtype)
-    layers = []
-    for i in range(count):
-        own = named(case, dtype, seed=i)
-        own = {name: own[name] for name in STACK}
-        # The same tables for all: only what is in the cache differs.
-        for name in ("k_cache", "v_cache"):
-            own[name] = (common[name].astype(np.float32) * (1 + i / 8)).astype(own[name].dtype)
-        own |= {"here": places[i % PLACES], "next_place": places[(i + 1) % PLACES]}
-        layers.append({**common, **own})
-    return layers, places
 
 
 def run(layers, attrs, **how):
@@ -141,46 +103,6 @@ def test_the_order_of_threads_changes_no_bit():
         layers, _ = layers_of(case, 2)
         results.add(run(layers, case.attrs, order=order, seed=7).tobytes())
     assert len(results) == 1
-
-
-def plain_layers(arrays, attrs, dtype="bfloat16"):
-    """Layers of plain ops, and the array of each buffer."""
-    t, bound = Tracer("layers"), {}
-    rows = t.dim("rows", 1)
-
-    def given(kind, name, array, is_row=False):
-        shape = (rows, *array.shape[1:]) if is_row else array.shape
-        name_of = {value: key for key, value in DTYPES.items()}[array.dtype]
-        buffer = getattr(t, kind)(name, shape, name_of)
-        bound[buffer] = array
-        return buffer
-
-    common = arrays[0]
-    x = given("input", "x", common["x"], is_row=True)
-    own_rows = ("positions", "slot_mapping", "row_ids", "seq_lens")
-    row = {name: given("input", name, common[name], is_row=True) for name in own_rows}
-    _, kv_heads, _, head_dim = common["k_cache"].shape
-    heads = {"heads": attrs["q_size"] // head_dim, "kv_heads": kv_heads, "part_words": PART_WORDS}
-    parts, arrivals = t.call_tuple(ATTENTION_PARTS, row["row_ids"], row["seq_lens"], **heads)
-    tables = given("state", "tables", common["block_tables"])
-    cos_sin = given("weight", "cos_sin", common["cos_sin"])
-    for i, layer in enumerate(arrays):
-        w = {
-            name: given("weight", f"{name}.{i}", layer[name])
-            for name in ("gain", "qkv", "o", "gain2", "gate_up", "down")
-        }
-        kv = [given("state", f"{name}.{i}", layer[name]) for name in ("k_cache", "v_cache")]
-        y = t.call(LINEAR, t.call(RMS_NORM, x, w["gain"], eps=attrs["eps"]), w["qkv"])
-        where = (cos_sin, row["positions"], row["slot_mapping"])
-        q = t.call(ROPE_APPEND, *kv, y, *where, q_size=attrs["q_size"])
-        of_row = (tables, row["row_ids"], row["seq_lens"], parts)
-        scale = attrs["scale"]
-        y = t.call(PAGED_DECODE_ATTENTION, arrivals, q, *kv, *of_row, scale=scale)
-        x = t.call(ADD, x, t.call(LINEAR, y, w["o"]))
-        y = t.call(LINEAR, t.call(RMS_NORM, x, w["gain2"], eps=attrs["eps"]), w["gate_up"])
-        x = t.call(ADD, x, t.call(LINEAR, t.call(SILU_AND_MUL, y), w["down"]))
-    t.output(x, "out")
-    return t.program, bound
 
 
 def test_fused_layers_interpret_to_the_bits_of_the_plain_ops():

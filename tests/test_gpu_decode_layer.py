@@ -1,0 +1,91 @@
+"""All layers of a decode step of one row in one launch on a GPU, at the sizes of a 1B and of an 8B.
+
+Their K and V are of several lengths. The launches of each layer, which steps of two rows have, are
+the other side; NumPy is for both.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from decode_layers import layers_of, plain_layers
+
+from cugraphs.bucketed_step import ProgramMemory
+from cugraphs.buffer_assignment import assign_buffers
+from cugraphs.executable import PlannedProgram
+from cugraphs.fusion import RULES, fuse
+from cugraphs.interpreter import interpret
+from cugraphs.kernels.benchmark_sizes import MODELS
+from cugraphs.kernels.decode_layer import DECODE_LAYER, layer_case
+from cugraphs.kernels.paged_decode_attention import MULTIPROCESSORS
+from cugraphs.program import Kind
+
+pytestmark = pytest.mark.gpu
+
+REPLAYS = 200
+COUNT = 3  # layers
+SIZES = {"rows": 1}
+ONE_ROW = next(rule for rule in RULES if rule.fused is DECODE_LAYER)
+
+
+@pytest.fixture(scope="module")
+def device():
+    from cugraphs.cuda_device import CudaDevice
+
+    return CudaDevice()
+
+
+def on_device(device, values):
+    raw = device.allocate_bytes(values.nbytes)
+    array = raw.view(values.dtype).reshape(values.shape)
+    device.write(array, values)
+    return array
+
+
+def runner_of(device, program, arrays):
+    """The program on the device, with copies of its weights and of its state; and what runs it."""
+    weights, state = (
+        {b.name: on_device(device, arrays[b]) for b in program.of_kind(kind) if b in arrays}
+        for kind in (Kind.WEIGHT, Kind.STATE)
+    )
+    planned = PlannedProgram(program, assign_buffers(program))
+    executable = ProgramMemory([planned], device, weights, state).executable(planned)
+
+    def run():
+        inputs = executable.inputs(SIZES)
+        for buffer in program.of_kind(Kind.INPUT):
+            inputs[buffer.name][...] = arrays[buffer]
+        return device.read(executable.run(SIZES)["out"])
+
+    return executable, run
+
+
+def assert_close(found, expected):
+    """Rows whose sums were added in another order; roundings carry that on from layer to layer."""
+    wide = expected.astype(np.float64)
+    assert np.linalg.norm(found.astype(np.float64) - wide) < 0.02 * np.linalg.norm(wide)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("model", "length"), [("1b", 1), ("1b", 130), ("1b", 2900), ("8b", 700)])
+def test_layers_in_one_launch_give_the_same_bits_in_every_replay(device, model, length, dtype):
+    if device.multiprocessors < MULTIPROCESSORS:
+        pytest.skip("fewer multiprocessors than the launch has blocks")
+    sizes = MODELS[model]
+    case = layer_case(model, sizes.heads, length, sizes.hidden, sizes.inter)
+    layers, _ = layers_of(case, COUNT, dtype)
+    program, arrays = plain_layers(layers, case.attrs)
+    joined = fuse(program, [replace(ONE_ROW, worth=None)])
+    apart = fuse(program, [rule for rule in RULES if rule is not ONE_ROW])
+    assert sum(op.kernel is DECODE_LAYER for op in joined.ops) == COUNT
+    assert all(op.kernel is not DECODE_LAYER for op in apart.ops)
+
+    executable, run = runner_of(device, joined, arrays)
+    first = run()
+    assert all(run().tobytes() == first.tobytes() for _ in range(10))
+    if device.has_graphs:
+        executable.capture(SIZES)
+    assert all(run().tobytes() == first.tobytes() for _ in range(REPLAYS))
+    assert_close(first, runner_of(device, apart, arrays)[1]())
+    (expected,) = interpret(program, arrays, sizes=SIZES).values()
+    assert_close(first, expected)
