@@ -190,19 +190,17 @@ struct LayerAttention {
     if (has_columns) {
       const float inverse =
           tokens.all > 0 ? 1.0f / all.total : 0.0f;  // zeros where there is no token
-      T* const to = here.attended() + head * kHeadDim + column;
-      T* const later = next.attended() + head * kHeadDim + column;
+      T rounded[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        put_and_clear(to + i, later + i, from_float<T>(all.sums[i] * inverse));
-      }
+      for (int i = 0; i < 4; ++i) rounded[i] = from_float<T>(all.sums[i] * inverse);
+      put_four(here.attended() + head * kHeadDim + column, rounded);
+      clear_four(next.attended() + head * kHeadDim + column);
     }
     arrive_at<Sizes>(here.count(Place::kAttendedCount));
   }
 
   static __device__ __forceinline__ void put_part(float* part, int column, const Four& found) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) put(part + column + i, found.sums[i]);
+    put_four(part + column, found.sums);
     if (column == 0) {
       put(part + kHeadDim, found.highest);
       put(part + kHeadDim + 1, found.total);
@@ -213,7 +211,9 @@ struct LayerAttention {
     if (warp >= kGroup) return;
     const int head = kv_head_of_block<Sizes>() * kGroup + warp;
     float* const part = next.part(rank_in_head<Sizes>(), head);
-    for (int i = threadIdx.x % 32; i < kHeadDim + 2; i += 32) clear(part + i);
+    const int column = threadIdx.x % 32 * 4;
+    if (column < kHeadDim) clear_four(part + column);
+    if (threadIdx.x % 32 < 2) clear(part + kHeadDim + threadIdx.x % 32);
   }
   __device__ __forceinline__ Four folded_parts(const Place& here, int head, int column) const {
     Four all;

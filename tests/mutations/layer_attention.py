@@ -91,11 +91,15 @@ BUGS = {
             "tokens.all > 0 ? 1.0f / all.total : 0.0f",
             "1.0f / all.total",
         ),
-        ("parts are not cleared", "i += 32) clear(part + i);", "i += 32) {}"),
+        (
+            "parts are not cleared",
+            "    if (column < kHeadDim) clear_four(part + column);\n",
+            "",
+        ),
         (
             "totals of parts are not cleared",
-            "i < kHeadDim + 2; i += 32) clear",
-            "i < kHeadDim; i += 32) clear",
+            "if (threadIdx.x % 32 < 2) clear(part",
+            "if (threadIdx.x % 32 < 1) clear(part",
         ),
         (
             "parts of this layer are cleared",
