@@ -275,7 +275,6 @@ struct LayerRings {
       Sizes::kPiece > Sizes::kTokenElements ? Sizes::kPiece : Sizes::kTokenElements;
   static constexpr int kPlaceBytes = kLargest * sizeof(T);
   static constexpr int kPlaces = Sizes::kWarps * Sizes::kPieces;
-  static constexpr int kBytes = kPlaces * (kPlaceBytes + 16);
   static constexpr int kEmptyAfterFull = kPlaces * 8;  // bytes
   unsigned char* begin;                                // 128-byte aligned
 
