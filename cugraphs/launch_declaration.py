@@ -65,7 +65,7 @@ class Launch:
         arch: the one architecture that has what it uses, as NVRTC names it: ``"sm_90a"`` for wgmma
             and TMA. Empty: any, and the CPU emulation.
         elsewhere: what runs in its place on other architectures and in the CPU emulation, which may
-            be nothing; None where ``arch`` is empty.
+            be nothing, or have an architecture of its own; None where ``arch`` is empty.
         tensor_maps: parameters after the scalars, for the copy engine; they need an ``arch``.
         cluster: so many blocks, neighbours in x, run at the same time and read each other's shared
             memory; more than 1 needs an ``arch`` and divides the grid.
@@ -95,13 +95,10 @@ class Launch:
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""
-        others = self.elsewhere or ()
-        if bool(self.arch) != (self.elsewhere is not None) or any(
-            isinstance(other, Launch) and other.arch for other in others
-        ):
+        if bool(self.arch) != (self.elsewhere is not None):
             raise ValueError(
-                f"Launch: {self.function} has arch {self.arch!r} and {len(others)} "
-                "launches elsewhere, expected both or neither; those run on every architecture"
+                f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere or ())} "
+                "launches elsewhere, expected both or neither"
             )
         if self.tensor_maps and not self.arch:
             raise ValueError(
@@ -142,17 +139,31 @@ class Launch:
         elsewhere = bool(self.arch) and self.arch.rstrip("af") != arch
         if self.meets and multiprocessors is not None:
             elsewhere |= multiprocessors < self.grid[0]
-        return self.elsewhere or () if elsewhere else (self,)
+        if not elsewhere:
+            return (self,)
+        return tuple(running_on(arch, self.elsewhere or (), multiprocessors))
 
     def renamed(self, operands: Sequence[str], names: Mapping[str, str]) -> Launch:
-        """The same launch in a kernel whose operands have other names.
+        """The same launch, and what runs elsewhere, in a kernel whose operands have other names.
 
         Args:
             operands: of the kernel whose launch it is, in order.
             names: by these, what the other kernel passes; what is missing is left out.
+
+        Raises:
+            ValueError: it has tensor maps, or a product of cuBLASLt runs elsewhere: both are of
+                operands by their own names.
         """
-        own = self.operands or operands
-        return replace(self, operands=tuple(names.get(name, NOTHING) for name in own))
+        others: list[Launch] = []
+        for other in self.elsewhere or ():
+            if self.tensor_maps or not isinstance(other, Launch):
+                raise ValueError(
+                    f"Launch: {self.function} has tensor maps or a product of cuBLASLt elsewhere, "
+                    "expected neither in a launch that is renamed"
+                )
+            others.append(other.renamed(operands, names))
+        own = tuple(names.get(name, NOTHING) for name in self.operands or operands)
+        return replace(self, operands=own, elsewhere=tuple(others) if self.arch else None)
 
 
 @dataclass(frozen=True)

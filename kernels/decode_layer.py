@@ -28,7 +28,6 @@ from cugraphs.kernel import (
     Launch,
     Operand,
     in_workspace,
-    running_on,
 )
 
 from .add import ADD
@@ -329,7 +328,7 @@ def _elsewhere(axes: Axes, dtype: str, eps: float, scale: float) -> Iterator[Lau
         assert kernel.launches is not None, f"{kernel.name} has no launches"
         known = {o.name: o.name for o in DECODE_LAYER.operands} | temporaries
         given = {name: known[other] for name, other in names.items()}
-        for launch in running_on("", kernel.launches({**axes, **own}, dtype, **attrs)):
+        for launch in kernel.launches({**axes, **own}, dtype, **attrs):
             assert isinstance(launch, Launch), f"{kernel.name} is a matrix product"
             given[WORKSPACE] = in_workspace(offset)
             yield launch.renamed([o.name for o in kernel.operands], given)

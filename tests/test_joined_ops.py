@@ -15,7 +15,7 @@ from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.interpreter import interpret
 from cugraphs.joined_ops import joined_ops, queued_launches
-from cugraphs.kernel import DTYPES, MAX_STACK, Launch, running_on
+from cugraphs.kernel import DTYPES, MAX_STACK, NOTHING, Launch, MatrixProduct, running_on
 from cugraphs.kernel_loading import launched_functions
 from cugraphs.launch import PreparedLaunch, prepare
 from cugraphs.pricing import price_step
@@ -256,6 +256,19 @@ def test_a_card_that_has_no_room_for_all_blocks_runs_something_else(card):
     launch._plan.cache_clear()
     card.multiprocessors = BLOCKS - 1
     assert [part.label for part in prepared(0, kernel)] == ["apart"]
+
+
+def test_what_runs_elsewhere_may_be_for_one_architecture_too():
+    anywhere = Launch("anywhere", (1, 1, 1), 32)
+    narrow = replace(anywhere, function="narrow", arch="sm_90a", elsewhere=(anywhere,))
+    wide = replace(narrow, function="wide", grid=(99, 1, 1), meets=True, elsewhere=(narrow,))
+    assert wide.on("sm_90", 99) == (wide,) and wide.on("sm_90", 98) == (narrow,)
+    assert running_on("sm_100", [wide]) == running_on("", [wide]) == [anywhere]
+    (inner,) = wide.renamed(["a", "b"], {"a": "first"}).elsewhere
+    assert inner.operands == inner.elsewhere[0].operands == ("first", NOTHING)
+    product = replace(narrow, elsewhere=(MatrixProduct(),))
+    with pytest.raises(ValueError, match="narrow has tensor maps or a product of cuBLASLt elsewhe"):
+        product.renamed([], {})
 
 
 def test_what_is_loaded_ahead_is_what_the_card_runs():

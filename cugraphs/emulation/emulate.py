@@ -48,6 +48,7 @@ def emulate(
     order: str = "forward",
     seed: int = 0,
     arch: str = "",
+    multiprocessors: int | None = None,
     late: Mapping[str, Sequence[range]] | None = None,
     stacked: Sequence[Mapping[str, Array]] = (),
 ) -> tuple[Array, ...]:
@@ -62,6 +63,7 @@ def emulate(
         order: in which warps, lanes and blocks take turns: forward, reverse or random.
         seed: of the random order.
         arch: whose form of the kernel runs (``"sm_90"``); empty: the one that every GPU has.
+        multiprocessors: of the card; None: as many as any launch wants.
         late: by operand, the elements that the launch before appends, counted from its first one: a
             checked programmatic launch may not read them before its wait.
         stacked: of each further op that is one launch with this one, the operands of the launch's
@@ -79,7 +81,7 @@ def emulate(
     if order not in ORDERS:
         raise ValueError(f"emulate: order is {order!r}, expected one of {', '.join(ORDERS)}")
     produced, launches = bind_launches(kernel, arrays, attrs)
-    running = running_on(arch, launches)
+    running = running_on(arch, launches, multiprocessors)
     scratch = GuardedArray(
         _SCRATCH, np.empty(_scratch_bytes(kernel, arrays, attrs, running), np.uint8)
     )
@@ -105,7 +107,8 @@ def emulate(
         _buffer(_SCRATCH, scratch), itemsize=0, uninitialised=not holds_product
     )
     buffers[NOTHING] = Buffer(NOTHING, 0, 0, 0, False, False)
-    library = _library_for(kernel, emulated(running, arch), checked)
+    own_launches = [part for part in running if isinstance(part, Launch)]
+    library = _library_for(kernel, own_launches, checked)
     with _LOCK:
         if library is not None:
             library.register([*registered.values(), buffers[WORKSPACE]])
