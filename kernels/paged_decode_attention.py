@@ -318,7 +318,13 @@ def launches(
     if DTYPES[dtype].itemsize != 2 or batch_invariant or not takes_pieces(axes):
         return (anywhere,)
     form = form_of_pieces(axes, dtype)
-    on_sm90 = _launch(axes, dtype, scale, batch_invariant, form)
+    on_sm90 = replace(
+        anywhere,
+        function=f"paged_decode_attention_pieces<{form.text}>",
+        block=form.threads,
+        scalars=anywhere.scalars[: -len(cut_scalars(batch_invariant))],
+        shared_bytes=form.shared_bytes,
+    )
     return (replace(on_sm90, arch="sm_90a", elsewhere=(anywhere,)),)
 
 
@@ -362,7 +368,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("block_tables", ("slots", "max_blocks"), "int32", settled=True),
         Operand("row_ids", ("rows",), "int32", settled=True),
         Operand("seq_lens", ("rows",), "int32", settled=True),
-        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32"),
+        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32", settled=True),
     ),
     reference=reference,
     cost=cost,

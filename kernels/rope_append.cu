@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, 768 / kThreads) rope_append(
     int head_dim,
     int block_size) {
   wait_for_previous_kernel();
-  if (gridDim.x <= kFewRows) let_next_kernel_start();
+  if (gridDim.x <= 256) let_next_kernel_start();
   using Vector = Pack<T, kWidth>;
   using Raw = Words<static_cast<int>(sizeof(Vector))>;
   using Angles = Pack<float, kWidth>;
