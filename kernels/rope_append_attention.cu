@@ -32,32 +32,31 @@ struct Halves {
 // Where a block's queries, key and value are, and its slot of the cache.
 template <typename T, int kHeadDim, int kThreads>
 struct AppendingBlock : BlockOfRow<T, kHeadDim, kThreads> {
+  using Base = BlockOfRow<T, kHeadDim, kThreads>;
+  using Base::given, Base::group, Base::kv_head, Base::kv_heads;
+
   // Of qkv's row: where this KV head's queries begin, its key, its value.
   __device__ __forceinline__ const T* queries(const T* qkv) const {
-    return row_of(qkv) + this->kv_head * this->group * kHeadDim;
+    return row_of(qkv) + kv_head * group * kHeadDim;
   }
   __device__ __forceinline__ const T* key(const T* qkv) const {
-    return row_of(qkv) + (this->kv_heads * this->group + this->kv_head) * kHeadDim;
+    return row_of(qkv) + (kv_heads * group + kv_head) * kHeadDim;
   }
   __device__ __forceinline__ const T* value(const T* qkv) const {
-    return key(qkv) + this->kv_heads * kHeadDim;
+    return key(qkv) + kv_heads * kHeadDim;
   }
   __device__ __forceinline__ const T* row_of(const T* qkv) const {
-    const long long row = this->given.row;
-    return qkv + row * this->kv_heads * (this->group + 2) * kHeadDim;
+    return qkv + static_cast<long long>(given.row) * kv_heads * (group + 2) * kHeadDim;
   }
 
   // Where a cache has this KV head of a slot.
   __device__ __forceinline__ long long in_cache(int slot, int block_size) const {
-    const long long head =
-        static_cast<long long>(slot / block_size) * this->kv_heads + this->kv_head;
+    const long long head = static_cast<long long>(slot / block_size) * kv_heads + kv_head;
     return (head * block_size + slot % block_size) * kHeadDim;
   }
 
   // Whether the row's last token is in the block's part.
-  __device__ __forceinline__ bool appends() const {
-    return this->given.index == this->given.parts - 1;
-  }
+  __device__ __forceinline__ bool appends() const { return given.index == given.parts - 1; }
 };
 
 // For any architecture.
