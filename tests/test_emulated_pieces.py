@@ -1,6 +1,6 @@
 """The forms of decode attention for sm_90a on the CPU: every case that they can take.
 
-One finds the newest tokens in the cache once it has waited, one appends them, and never reads them there.
+One finds the newest tokens in the cache once it has waited, one appends them and never reads them.
 """
 
 import pytest
