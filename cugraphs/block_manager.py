@@ -17,7 +17,6 @@ import numpy as np
 from cugraphs.kernel import Array
 from cugraphs.prefix_cache import PrefixCache
 
-SCRATCH_BLOCK = 0  # dead rows point at it; it is never given out
 NO_TOKENS: Array = np.zeros(0, np.int32)
 
 
@@ -41,7 +40,7 @@ class BlockManager:
         """Manage blocks 1 to ``num_blocks - 1``.
 
         Args:
-            num_blocks: of the cache, the scratch block included.
+            num_blocks: of the cache, the scratch block included: 0, which dead rows point at.
             block_size: tokens in a block.
             num_slots: sequences that can own blocks.
             max_blocks: of one sequence.

@@ -14,6 +14,7 @@ nothing.
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ _COMPUTE_32F, _COMPUTE_32F_FAST_TF32 = 68, 77
 _TRANSPOSE = 1
 # cublasLtReductionScheme_t: partial sums of split-K stay in float32, so that one rounding remains.
 _REDUCTION_COMPUTE_TYPE = 2
+_TILE_NAME = re.compile(r"TILE_(\d+)x(\d+)")
 _log = logging.getLogger("cugraphs")
 
 
@@ -168,6 +170,73 @@ class CublasLt:
         if result[0]["state"] != 0 or needed_bytes > MatrixProduct.workspace_bytes:
             return None
         return MatrixPlan(described, restored, needed_bytes)
+
+    def tiles(self, plan: MatrixPlan) -> dict[tuple[int, int], int]:
+        """The tiles that the plan's algorithm has: their ids, by (features, rows) of the result."""
+        lt = self._lt
+        written = np.zeros(1, np.uint64)
+        asked = (plan.algorithm.ctypes.data, lt.MatmulAlgoCapAttribute.TILE_IDS)
+        lt.matmul_algo_cap_get_attribute(*asked, 0, 0, written.ctypes.data)
+        ids = np.zeros(int(written[0]) // 4, np.uint32)
+        lt.matmul_algo_cap_get_attribute(*asked, ids.ctypes.data, ids.nbytes, written.ctypes.data)
+        names = {int(tile): tile.name for tile in lt.MatmulTile}
+        sizes = {int(each): _TILE_NAME.fullmatch(names.get(int(each), "")) for each in ids}
+        return {(int(m[1]), int(m[2])): each for each, m in sizes.items() if m is not None}
+
+    def kind(self, plan: MatrixPlan) -> tuple[int, ...]:
+        """What plans of one product share that differ by tiles, clusters and splits only."""
+        lt, found = self._lt, []
+        names = lt.MatmulAlgoConfigAttribute
+        written = np.zeros(1, np.uint64)
+        for name in (names.ID, names.STAGES_ID, names.CUSTOM_OPTION, names.INNER_SHAPE_ID):
+            value = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(name))
+            lt.matmul_algo_config_get_attribute(
+                plan.algorithm.ctypes.data,
+                name,
+                value.ctypes.data,
+                value.nbytes,
+                written.ctypes.data,
+            )
+            found.append(int(value[0]))
+        return tuple(found)
+
+    def varied(
+        self,
+        plan: MatrixPlan,
+        shape: MatrixShape,
+        bias_ptr: int,
+        *,
+        tile: int,
+        cluster: tuple[int, int],
+        splits: int,
+    ) -> MatrixPlan | None:
+        """The plan with other tiles; None if its algorithm cannot run this.
+
+        Args:
+            plan: of the library's heuristics.
+            shape: of the product.
+            bias_ptr: as of :meth:`plan`.
+            tile: its id.
+            cluster: blocks that share operands, along features and rows.
+            splits: parts of in_features.
+        """
+        lt, algorithm = self._lt, plan.algorithm.copy()
+        names = lt.MatmulAlgoConfigAttribute
+        values = {
+            names.TILE_ID: tile,
+            names.CLUSTER_SHAPE_ID: int(lt.ClusterShape[f"SHAPE_{cluster[0]}x{cluster[1]}x1"]),
+            names.SPLITK_NUM: splits,
+            names.REDUCTION_SCHEME: _REDUCTION_COMPUTE_TYPE if splits > 1 else 0,
+        }
+        try:
+            for name, each in values.items():
+                value = np.array([each], lt.get_matmul_algo_config_attribute_dtype(name))
+                lt.matmul_algo_config_set_attribute(
+                    algorithm.ctypes.data, name, value.ctypes.data, value.nbytes
+                )
+        except Exception:  # an algorithm without clusters, say: the bindings say no more
+            return None
+        return self.restore(shape, bias_ptr, algorithm.tobytes())
 
     def launch(
         self,

@@ -46,11 +46,6 @@ class GpuSpec:
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"GpuSpec: {field} is {value}, expected a positive number")
 
-    @property
-    def flops_per_byte(self) -> float:
-        """Flops that can be done while one byte is read: the ridge of the roofline."""
-        return self.flops_per_s / self.read_bytes_per_s
-
     def with_figures(self, source: str, **figures: float | None) -> GpuSpec:
         """This GPU with measured or chosen figures in place of the data sheet's.
 

@@ -1,14 +1,16 @@
 """Times what cuBLASLt proposes for a matrix product on the GPU, and says what is fastest.
 
-The library proposes up to eight algorithms, and others where it may use less workspace. Each is
-timed as a captured chain of products over cold weights: as in a decode step, where a weight was
-last read a step ago and the activations just now. Knows no model and no file.
+The library proposes up to eight algorithms, and others where it may use less workspace; these can
+have hundreds of tiles that it does not propose, some of them faster. Each is timed as a captured
+chain of products over cold weights: as in a decode step, where a weight was last read a step ago
+and the activations just now. Knows no model and no file.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,21 +22,29 @@ from cugraphs.cublaslt import MatrixPlan, MatrixShape
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.cuda_graph import CudaGraph
 from cugraphs.kernel import DTYPES, Array, MatrixProduct
+from cugraphs.product_tilings import promising
 from cugraphs.tuning_table import ROW_CLASSES, Choice, Product
 
 CANDIDATES = 16  # that are asked for, at each limit of the workspace; cuBLASLt 13.1 gives 8
 WORKSPACE_LIMITS_BYTES = (MatrixProduct.workspace_bytes, 4 << 20, 0)
-FINALISTS = 3  # that are timed again, in turn with the first heuristic
+TILINGS = 36  # that are tried beside those, once each
+BEST_TILINGS = 6  # of these, tried in all CLUSTERS
+CLUSTERS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (2, 4), (4, 2))
+FINALISTS = 4  # that are timed again, in turn with the first heuristic
 MIN_GAIN = 0.01  # less than this is no reason to leave the library's own choice
-ROUNDS = 7  # replays of each finalist
+ROUNDS = 9  # replays of each finalist
 # Up to here steps run at the row classes themselves; above, prompts have any length in between,
 # so that a choice must also be good in the middle of its class.
 RUNGS_UP_TO = 256
 _SCREENING_ROUNDS = 2
+_FIRST_SCREENING_US = 300.0  # as _CHAIN_US, where many are tried once
 # Some split-K algorithms clear their sums by a node of its own, for which launching a graph takes
 # so much longer on the host.
 _MEMSET_US = 1.4
 _CHAIN_US = 1000.0  # how long a chain should take
+# Before a chain: products in a row draw more power than a card may, and its clock then swings by
+# more than algorithms differ. In a step they draw less, beside attention and what waits for memory.
+_REST_S = 0.004
 _MAX_LAUNCHES = 1000
 _COLD_CACHES = 3  # weights that are read before one comes again, in sizes of the L2 cache
 _BLOCK_ELEMENTS = (1 << 22) - 1  # random values, which repeat, out of step with rows
@@ -86,7 +96,9 @@ class ProductTimer:
         self._device, self._product = device, product
         self._dtype = "float32" if product.dtype == "tf32" else product.dtype
         itemsize = DTYPES[self._dtype].itemsize
-        self._l2_bytes = int(_cupy().cuda.Device().attributes["L2CacheSize"])
+        attributes = _cupy().cuda.Device().attributes
+        self._l2_bytes = int(attributes["L2CacheSize"])
+        self._multiprocessors = int(attributes["MultiProcessorCount"])
         elements = product.out_features * product.in_features
         self._weight_bytes = -(-elements * itemsize // 256) * 256
         self._num_weights = -(-_COLD_CACHES * self._l2_bytes // self._weight_bytes) + 1
@@ -118,6 +130,7 @@ class ProductTimer:
                 algorithms[plan.algorithm.tobytes()] = None
         if len(probes) == 1:
             algorithms.pop(first[rows].algorithm.tobytes(), None)  # it is timed as the first
+        algorithms |= dict.fromkeys(self._tiled(rows, algorithms))
         first_chains = {probe: self._chain(probe, plan) for probe, plan in first.items()}
         candidates = []
         for algorithm in algorithms:
@@ -147,6 +160,47 @@ class ProductTimer:
         assert restored is not None, "an algorithm that ran can be restored"
         best_us = statistics.median(times[chosen][rows])
         return Choice(chosen, restored.workspace_bytes, best_us, us)
+
+    def _tiled(self, rows: int, proposed: Iterable[bytes]) -> list[bytes]:
+        """The fastest algorithms of those proposed with tiles that were not proposed for them.
+
+        First the tilings that should waste least, then the best of these with all clusters of
+        blocks; each with whatever else the proposed algorithms differ by.
+        """
+        lt, shape = self._device.cublaslt, self._shape(rows)
+        kinds: dict[tuple[int, ...], MatrixPlan] = {}
+        for algorithm in proposed:
+            plan = self._restore(rows, algorithm)
+            if plan is not None:
+                kinds.setdefault(lt.kind(plan), plan)
+        us: dict[bytes, float] = {}
+        tried: dict[bytes, tuple[MatrixPlan, int, int]] = {}
+
+        def try_tiling(plan: MatrixPlan, tile: int, cluster: tuple[int, int], splits: int) -> None:
+            found = lt.varied(
+                plan, shape, self._bias_ptr, tile=tile, cluster=cluster, splits=splits
+            )
+            if found is None or found.algorithm.tobytes() in us:
+                return
+            try:
+                chain = self._chain(rows, found, _FIRST_SCREENING_US)
+            except Exception:  # of the bindings: it was checked, and is refused all the same
+                return
+            us[found.algorithm.tobytes()] = chain.us(1)
+            tried[found.algorithm.tobytes()] = (plan, tile, splits)
+
+        for plan in kinds.values():
+            tiles = lt.tiles(plan)
+            for tiling in promising(
+                tiles, rows, shape.out_features, self._multiprocessors, count=TILINGS
+            ):
+                tile = tiles[tiling.features, tiling.rows]
+                try_tiling(plan, tile, CLUSTERS[0], tiling.splits)
+        for algorithm in sorted(us, key=us.__getitem__)[:BEST_TILINGS]:
+            plan, tile, splits = tried[algorithm]
+            for cluster in CLUSTERS[1:]:
+                try_tiling(plan, tile, cluster, splits)
+        return sorted(us, key=us.__getitem__)[:BEST_TILINGS]
 
     def _shape(self, rows: int) -> MatrixShape:
         p = self._product
@@ -185,8 +239,9 @@ class ProductTimer:
                 return None
         return chains
 
-    def _chain(self, rows: int, plan: MatrixPlan) -> _Chain:
-        return _Chain(self._device.stream, partial(self._launch, plan), self._num_launches(rows))
+    def _chain(self, rows: int, plan: MatrixPlan, us: float = _CHAIN_US) -> _Chain:
+        launches = self._num_launches(rows, us)
+        return _Chain(self._device.stream, partial(self._launch, plan), launches)
 
     def _launch(self, plan: MatrixPlan, index: int) -> None:
         """Queue one product with the weight of that number, or the one it begins again at."""
@@ -217,12 +272,12 @@ class ProductTimer:
         ends = [device.read(out[:count]), device.read(out[out.nbytes - count :])]
         return np.concatenate(ends).view(dtype).reshape(-1, self._product.out_features)
 
-    def _num_launches(self, rows: int) -> int:
+    def _num_launches(self, rows: int, chain_us: float) -> int:
         """Enough for a time to be exact and every weight to be cold, from what none can beat."""
         flops = 2 * rows * self._product.out_features * self._product.in_features
         least_us = max(self._weight_bytes / 4e6, flops / 7e8, 4.0)
         cold = -(-_COLD_CACHES * self._l2_bytes // self._weight_bytes)
-        return min(max(round(_CHAIN_US / least_us), cold, 3), _MAX_LAUNCHES)
+        return min(max(round(chain_us / least_us), cold, 3), _MAX_LAUNCHES)
 
 
 class _Chain:
@@ -250,6 +305,7 @@ class _Chain:
 
     def _replay(self) -> float:
         cupy, stream = _cupy(), self._stream
+        time.sleep(_REST_S)
         start, end = cupy.cuda.Event(), cupy.cuda.Event()
         start.record(stream)
         self._graph.launch(stream)

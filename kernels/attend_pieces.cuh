@@ -315,20 +315,7 @@ struct Pieces {
     }
     __syncthreads();
     const float* block_sums = reinterpret_cast<const float*>(smem);
-#pragma unroll 4
-    for (int at = threadIdx.x; at < heads * kHeadDim; at += kThreads) {
-      const int head = at / kHeadDim, column = at % kHeadDim;
-      Attended all = nothing();
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) all.highest = fmaxf(all.highest, warp_highest[w][head]);
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float scale = exp2_for<T>(warp_highest[w][head] - all.highest);
-        const float sum = block_sums[w * (kRing / 2) + head * kSumsStride + column];
-        all.total = fmaf(warp_totals[w][head], scale, all.total);
-        all.sum = fmaf(sum, scale, all.sum);
-      }
-      result(head, column, all);
-    }
+    fold_warps<T, kHeadDim, kRing / 2, kSumsStride>(
+        result, warp_highest, warp_totals, block_sums, heads);
   }
 };

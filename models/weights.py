@@ -94,24 +94,6 @@ def checkpoint_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-def load_weights(
-    tensors: Mapping[str, Tensor],
-    config: LlamaConfig,
-    dtype: str,
-    max_model_len: int,
-    device: Device,
-    *,
-    source: str = "checkpoint",
-    progress: Callable[[int], None] | None = None,
-) -> dict[str, Array]:
-    """As :func:`begin_loading`, and wait until every weight is there."""
-    weights, loading = begin_loading(
-        tensors, config, dtype, max_model_len, device, source=source, progress=progress
-    )
-    with loading:
-        return weights
-
-
 def begin_loading(
     tensors: Mapping[str, Tensor],
     config: LlamaConfig,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
+from model_runs import load_weights
 
 from cugraphs import SamplingParams
 from cugraphs.checkpoint import Checkpoint
@@ -21,7 +22,6 @@ from cugraphs.ladder import PROFILES, Ladder
 from cugraphs.model_runner import GraphMode, ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.weights import load_weights
 from cugraphs.step_plan import StepPlan
 from cugraphs.tokenizer import Tokenizer
 

@@ -14,11 +14,25 @@ from cugraphs.ladder import Ladder
 from cugraphs.model_runner import ModelRunner
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
-from cugraphs.models.weights import load_weights
+from cugraphs.models.weights import begin_loading
 from cugraphs.step_plan import StepPlan
 from cugraphs.step_state import Chunk
 
 BLOCK_SIZE = 4  # small, so that short sequences cross block edges
+
+
+def load_weights(
+    tensors: Mapping[str, Any],
+    config: LlamaConfig,
+    dtype: str,
+    length: int,
+    device: Device,
+    **how: Any,
+) -> dict[str, Any]:
+    """Every weight on the device, loaded."""
+    weights, loading = begin_loading(tensors, config, dtype, length, device, **how)
+    with loading:
+        return weights
 
 
 class ModelRun:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cugraphs import prefix_cache
-from cugraphs.block_manager import SCRATCH_BLOCK, BlockManager
+from cugraphs.block_manager import BlockManager
 
 
 def make_blocks(num_blocks, block_size, **options):
@@ -33,7 +33,6 @@ def test_the_scratch_block_is_not_for_sequences():
     assert (blocks.num_usable, blocks.num_free) == (4, 4)
     assert grow(blocks, 0, 16)
     assert sorted(blocks.block_table(0)) == [1, 2, 3, 4]
-    assert SCRATCH_BLOCK == 0
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,15 @@ def test_every_algorithm_that_may_be_chosen_is_right_from_its_bytes_eager_and_ca
     operands, shape = Operands(device, dtype, bias=bias), shape_of(dtype, bias)
     proposed = lt.heuristics(shape, operands.bias_ptr, count=16)
     assert proposed
-    for plan in proposed:
+    varied = [
+        lt.varied(plan, shape, operands.bias_ptr, tile=tile, cluster=cluster, splits=splits)
+        for plan in {lt.kind(plan): plan for plan in proposed}.values()
+        for (features, rows), tile in lt.tiles(plan).items()
+        if (features, rows) in ((64, 128), (128, 64))
+        for cluster, splits in (((1, 1), 1), ((2, 1), 1), ((1, 2), 3))
+    ]
+    assert dtype == "float32" or any(varied)
+    for plan in proposed + [plan for plan in varied if plan is not None]:
         restored = lt.restore(shape, operands.bias_ptr, plan.algorithm.tobytes())
         assert restored is not None and restored.workspace_bytes <= 32 << 20
         operands.launch(lt, restored)

@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
+from compiled_steps import CapturingDevice, RecordingGraph
 from loop_runs import CHECKS, MOST, SLOTS, LoopRun
-from test_compile import CapturingDevice, RecordingGraph
 
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.device import CaptureError

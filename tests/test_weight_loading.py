@@ -17,6 +17,7 @@ import weakref
 import numpy as np
 import pytest
 from model_folders import tensors_bytes, write_folder
+from model_runs import load_weights
 from tiny_model import write_tiny_model
 
 from cugraphs import cuda_upload
@@ -26,7 +27,7 @@ from cugraphs.cpu_device import CpuDevice
 from cugraphs.kernel import DTYPES
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.rope import cos_sin_table
-from cugraphs.models.weights import ROPE_COS_SIN, begin_loading, load_weights, weight_table
+from cugraphs.models.weights import ROPE_COS_SIN, begin_loading, weight_table
 from cugraphs.safetensors_file import TensorView
 from cugraphs.weight_loading import Part, WeightLoading
 

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 
 from cugraphs.bench_machine import describe_machine, measure_gpu
 from cugraphs.cli.bench_session import (
-    add_model_choice,
     check_counts,
     check_record_file,
     read_config,
 )
-from cugraphs.cli.options import add_device_options, load_llm
+from cugraphs.cli.options import add_device_options, add_model_choice, load_llm
 from cugraphs.cli.workload_options import Workload, add_workload_options
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import stand_in_tokenizer

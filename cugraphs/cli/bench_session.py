@@ -18,12 +18,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from cugraphs.bench_machine import describe_machine, measure_gpu
+from cugraphs.cli.options import add_model_choice
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import BenchModel
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.json_file import read_json_object
 from cugraphs.model_lookup import find_model
-from cugraphs.model_shapes import MODEL_SHAPES, model_shape
+from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.random_weights import random_weights
@@ -44,18 +45,6 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--traceback", action="store_true", help="show the Python traceback of an error"
     )
-
-
-def add_model_choice(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, or a published shape in its place."""
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
-    )
-    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
 
 
 def check_record_file(file: Path | None) -> None:

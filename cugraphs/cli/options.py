@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from cugraphs.device_choice import GPU_MEMORY_UTILIZATION
 from cugraphs.llm import LLM
+from cugraphs.model_shapes import MODEL_SHAPES
 from cugraphs.sampling_params import SamplingParams
 
 _SAMPLING = (
@@ -36,6 +37,18 @@ _SAMPLING = (
         "leaves room for one token of an answer",
     ),
 )
+
+
+def add_model_choice(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL, or a published shape in its place."""
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
+    )
+    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

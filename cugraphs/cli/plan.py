@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cugraphs.arena import Arena
+from cugraphs.cli.options import add_model_choice
 from cugraphs.cli.plan_tables import print_report
 from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, plan_kv_cache
 from cugraphs.figure_file import check_figure_file
@@ -21,7 +22,7 @@ from cugraphs.gpu_specs import GPU_SPECS, GpuSpec, gpu_spec
 from cugraphs.json_file import read_json_object
 from cugraphs.ladder import PROFILES
 from cugraphs.model_lookup import find_model
-from cugraphs.model_shapes import MODEL_SHAPES, model_shape
+from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.plan_report import PlanReport, report_plan
@@ -40,14 +41,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "plan", help="price a model on a GPU, without one", description=__doc__
     )
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
-    )
-    model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
+    add_model_choice(parser)
     parser.add_argument("--gpu", required=True, metavar="NAME", help=", ".join(GPU_SPECS))
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="decode rows (default 1)")
     parser.add_argument(

@@ -171,18 +171,15 @@ def _plan(
     Raises:
         ValueError: a number of rows that no class holds.
     """
-    if rows is not None:
-        for count in rows:
-            if count < 1 or row_class(count) is None:
-                raise ValueError(f"tune: --rows is {count}, expected 1 to {ROW_CLASSES[-1]}")
-        classes = tuple(sorted({row_class(count) or count for count in rows}))
-        return dict.fromkeys(products, classes)
+    for count in rows or ():
+        if count < 1 or row_class(count) is None:
+            raise ValueError(f"tune: --rows is {count}, expected 1 to {ROW_CLASSES[-1]}")
+    asked = None if rows is None else sorted({row_class(count) or count for count in rows})
     plan = {}
     for product, where in products.items():
         most = HEAD_MAX_ROWS if where == "lm_head" else ROW_CLASSES[-1]
-        plan[product] = tuple(
-            rows for rows in ROW_CLASSES if rows <= most and _is_cublaslt(product, rows)
-        )
+        classes = asked or [each for each in ROW_CLASSES if _is_cublaslt(product, each)]
+        plan[product] = tuple(each for each in classes if each <= most)
     return plan
 
 

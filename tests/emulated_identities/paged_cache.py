@@ -7,12 +7,13 @@ import mmap
 
 import numpy as np
 
-from cugraphs.emulation.emulate import bind_launches, emulated
-from cugraphs.emulation.library import Buffer, Library
-from cugraphs.kernel import DTYPES, WORKSPACE, Access, Array, ArrayType
+from cugraphs.emulation.emulate import bind_launches
+from cugraphs.emulation.library import Buffer
+from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType
 from cugraphs.kernels.paged_cases import BLOCK_SIZE
 from cugraphs.testing import case_arrays
 from emulated_identities.identity import Identity, Kernels, assert_same_bits, case_named, run
+from emulated_identities.in_place import buffers_of, launch_in_place
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -50,7 +51,6 @@ def far_blocks(name: str) -> Identity:
         arrays = case_arrays(kernel, case, "bfloat16")
         expected = run(kernel, arrays, case.attrs)
         produced, launches = bind_launches(kernel, arrays, case.attrs)
-        names = [operand.name for operand in kernel.operands]
         far = [np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
         for operand, array in zip(kernel.supplied, arrays, strict=True):
             if operand.name in ("k_cache", "v_cache"):
@@ -61,28 +61,14 @@ def far_blocks(name: str) -> Identity:
                 far.append(array + np.int32(FAR_BLOCK * BLOCK_SIZE))
             else:
                 far.append(array)
-        buffers = {
-            o.name: Buffer(
-                o.name, a.ctypes.data, a.nbytes, a.itemsize, o.access is not Access.READ, False
-            )
-            for o, a in zip(kernel.operands, far, strict=True)
-        }
+        buffers = buffers_of(kernel, far)
         scratch = np.zeros(1 << 20, np.uint8)
         buffers[WORKSPACE] = Buffer(
             WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
         )
         _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
         assert kernel.workspace_bytes(axes, "bfloat16", case.attrs) <= scratch.nbytes
-        assert kernel.source is not None
-        for launch in emulated(launches):
-            library = Library(kernel.source, [launch.function], checked=False)
-            library.launch(
-                launch.function,
-                launch.grid,
-                launch.block,
-                [*(buffers[name] for name in launch.operands or names), *launch.scalars],
-                shared_bytes=launch.shared_bytes,
-            )
+        launch_in_place(kernel, launches, buffers)
         found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
         assert_same_bits(f"{name} with blocks from {FAR_BLOCK} on", found, expected)
 

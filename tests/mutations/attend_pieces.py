@@ -140,11 +140,6 @@ BUGS = {
             "    __syncthreads();\n    const float* block_sums",
             "    const float* block_sums",
         ),
-        (
-            "the first warp alone",
-            "for (int w = 0; w < kWarps; ++w) {\n        const float scale",
-            "for (int w = 0; w < 1; ++w) {\n        const float scale",
-        ),
     ),
     ("rope_append_attention", "attend_pieces.cuh"): (
         (

@@ -183,19 +183,6 @@ BUGS = {
             "    __syncthreads();  // before the sums give way to the next tiles\n",
             "",
         ),
-        ("the first warp's sums for all", "block_sums[w * (kRing / 2) +", "block_sums["),
-        (
-            "the last warp's maximum is not taken",
-            "w < kWarps; ++w) all.highest",
-            "w < kWarps - 1; ++w) all.highest",
-        ),
-        ("the last warp is not merged", "w < kWarps; ++w) {", "w < kWarps - 1; ++w) {"),
-        ("warps are not rescaled in the merge", "fmaf(sum, scale, all.sum)", "all.sum + sum"),
-        (
-            "divides by the last warp's total",
-            "fmaf(warp_totals[w][head], scale, all.total)",
-            "warp_totals[w][head] * scale",
-        ),
         (
             "32-bit offset of a token in the cache",
             "cache + (valid ? from * kHeadDim",

@@ -31,5 +31,22 @@ BUGS = {
             "lengths[row] = seq_lens[row] = live ? position + 1 : 0;",
             "lengths[row] = position;\n    seq_lens[row] = live ? position + 1 : 0;",
         ),
+        (
+            "rows are begun while words change",
+            "  if (is_before(newest, first_step)) {\n"
+            "    for (int i = threadIdx.x; i < num_changes; i += kThreads) {\n"
+            "      const auto change = reinterpret_cast<const Pack<int, 2>*>(changes)[i];\n"
+            "      if (change.v[0] >= 0) words[change.v[0]] = change.v[1];\n"
+            "    }\n"
+            "  }\n"
+            "  __syncthreads();  // all have read the step, and all words are written\n",
+            "  __syncthreads();\n"
+            "  if (is_before(newest, first_step)) {\n"
+            "    for (int i = threadIdx.x; i < num_changes; i += kThreads) {\n"
+            "      const auto change = reinterpret_cast<const Pack<int, 2>*>(changes)[i];\n"
+            "      if (change.v[0] >= 0) words[change.v[0]] = change.v[1];\n"
+            "    }\n"
+            "  }\n",
+        ),
     ),
 }

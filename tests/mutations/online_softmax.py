@@ -30,5 +30,18 @@ BUGS = {
             "fmaf(next.total, scale, __fmul_rn(all.total, keep))",
             "next.total",
         ),
+        ("the first warp's sums for all", "sums[w * kPitch +", "sums["),
+        (
+            "the last warp's maximum is not taken",
+            "w < kWarps; ++w) all.highest",
+            "w < kWarps - 1; ++w) all.highest",
+        ),
+        ("the last warp is not merged", "w < kWarps; ++w) {", "w < kWarps - 1; ++w) {"),
+        ("warps are not rescaled in the merge", "fmaf(sum, scale, all.sum)", "all.sum + sum"),
+        (
+            "divides by the last warp's total",
+            "fmaf(totals[w][head], scale, all.total)",
+            "totals[w][head] * scale",
+        ),
     ),
 }
