@@ -437,6 +437,10 @@ PAGED_DECODE_ATTENTION = Kernel(
         decode_case("long_parts", Heads(128, 128, 16), [900, 5, 600]),
         decode_case("batch_invariant", Heads(4, 2, 64), [17, 0, 600], batch_invariant=True),
         decode_case("batch_invariant_128", Heads(4, 1, 128), [1030, 257], batch_invariant=True),
+        # Scores fall by hundreds within a part: relative to later ones alone, sums would overflow.
+        decode_case(
+            "falling_scores", Heads(4, 2, 64), [400, 150], q_scale=100.0, batch_invariant=True
+        ),
         decode_case("batch_invariant_many", Heads(4, 2, 16), [1160] * 40, batch_invariant=True),
         decode_case("batch_invariant_long", Heads(2, 1, 16), [10_000, 300], batch_invariant=True),
     ),

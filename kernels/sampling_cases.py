@@ -124,6 +124,51 @@ def _at_min_p(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ..
     return arrays
 
 
+def _all_that_are_likely(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """The prefix ends with the last of 300 tokens, all equal or nearly so; others cannot be had."""
+    arrays = _case("", 1000, top_k=(300, 0), top_p=(1.0, 0.9999), rows=7).make(rng, dtype)
+    logits, row_ids = arrays[1], arrays[2]
+    for row in np.flatnonzero(row_ids >= 0).tolist():
+        likely = rng.permutation(1000)[:300]
+        logits[row] = -np.inf
+        logits[row, likely] = 1.0 if row % 3 else rng.uniform(1.0, 1.1, size=300)
+    return arrays
+
+
+def _neighbours_tie(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """Neighbours are equal and likely, and the filters cut between them.
+
+    In some rows one block of a cluster has them all, and no room for so many; in others two blocks
+    have them, and likelier ones after them.
+    """
+    case = _case("", 20_000, temperature=(0.1,), top_k=(0, 700), top_p=(0.5, 1.0), rows=7)
+    arrays = case.make(rng, dtype)
+    logits, row_ids = arrays[1], arrays[2]
+    for i, row in enumerate(np.flatnonzero(row_ids >= 0).tolist()):
+        logits[row] = 0.0
+        if i % 2:
+            logits[row, 100:1600] = 1.0
+        else:
+            logits[row, 7_800:8_700] = 1.0
+            logits[row, 9_000:9_300] = 1.0625
+    return arrays
+
+
+def _draw_of_half(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+    """The draw is 1/2, which is the edge between two equal tokens: the later one is sampled.
+
+    They are in two blocks of a cluster, in the runs of two threads, or in one run.
+    """
+    arrays = _case("", 16_384, rows=5).make(rng, dtype)
+    logits, row_ids, positions, seeds, sample_index = (arrays[i] for i in (1, 2, 3, 15, 16))
+    positions[:], seeds[:], sample_index[:] = 9_297_664, 0, 0  # found by trying
+    likely = (16_384, 32, 2, 6_000)
+    for row, count in zip(np.flatnonzero(row_ids >= 0).tolist(), likely, strict=True):
+        logits[row] = -np.inf
+        logits[row, :count] = 1.0
+    return arrays
+
+
 SAMPLE_CASES = (
     _case("greedy", 1000, temperature=(0.0, 1.0), top_k=(0, 1)),
     _case("greedy_ties", 1000, temperature=(0.0, 1.0), top_k=(0, 1), levels=3),
@@ -131,10 +176,23 @@ SAMPLE_CASES = (
     _case("no_filter", 1000, temperature=(1e-3, 0.7, 1.0, 10.0)),
     _case("top_k", 1000, top_k=(1, 2, 33, 999, 1000, 2**31 - 1), temperature=(0.7, 2.0)),
     _case("top_k_ties", 1000, top_k=(2, 7, 500, 999), levels=3),
+    Case("all_that_are_likely", _all_that_are_likely),
+    Case("neighbours_tie", _neighbours_tie),
+    Case("draw_of_half", _draw_of_half),
     # The prefix ends with the last of the tokens whose weights are summed together.
     _case("top_k_of_whole_groups", 1000, top_k=(128, 256, 384), levels=2),
     _case("top_p", 1000, top_p=(1e-6, 0.1, 0.9, 0.999), temperature=(0.7, 2.0)),
     _case("top_p_ties", 1000, top_p=(0.05, 0.5, 0.95), levels=2),
+    # top_k cuts among unlikely tokens, top_p among likely ones: both in many that are equal.
+    _case(
+        "filters_end_apart",
+        1000,
+        levels=2,
+        temperature=(0.2,),
+        top_k=(700,),
+        top_p=(0.5, 0.9),
+        rows=5,
+    ),
     _case("min_p", 1000, min_p=(1e-6, 0.05, 0.5, 1.0), temperature=(0.7, 2.0)),
     Case("at_min_p", _at_min_p),
     _case(

@@ -108,7 +108,7 @@ def emulate(
                 [
                     *(buffers[name] for name in names),
                     *part.scalars,
-                    *(_packed(each, buffers[each.operand]) for each in part.tensor_maps),
+                    *(packed_map(each, buffers[each.operand]) for each in part.tensor_maps),
                 ],
                 shared_bytes=part.shared_bytes,
                 order=order,
@@ -176,7 +176,7 @@ def emulated(launches: Iterable[Launch | MatrixProduct], arch: str = "") -> list
     return [part for part in running_on(arch, launches) if isinstance(part, Launch)]
 
 
-def _packed(tensor_map: TensorMap, buffer: Buffer) -> np.generic:
+def packed_map(tensor_map: TensorMap, buffer: Buffer) -> np.generic:
     """A tensor map as the emulated kernel takes it."""
     sizes = (*tensor_map.shape, *tensor_map.strides_bytes, *tensor_map.box)
     words = np.zeros(MAP_WORDS, np.uint64)

@@ -8,10 +8,18 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
+from cugraphs.kernel import Array, Case
 from cugraphs.kernels import attention_parts
 from cugraphs.kernels.paged_cases import Heads, decode_case, with_parts
 from cugraphs.testing import case_arrays
-from emulated_identities.any_kernel import orders_agree, rounded_once
+from emulated_identities.any_kernel import (
+    MAX_SHARE_NEXT_TO_TIE,
+    assert_rounded_once,
+    orders_agree,
+    rounded_once,
+)
 from emulated_identities.common_header import exp2_is_right
 from emulated_identities.identity import (
     Identity,
@@ -25,6 +33,16 @@ from emulated_identities.identity import (
 )
 from emulated_identities.paged_cache import blocks_may_lie_anywhere, far_blocks, newest_tokens
 from emulated_identities.prefill_attention import prefill_rows_are_decode_rows
+
+
+def _not_cut(case: Case) -> Case:
+    """The same, but no row is cut into parts, as otherwise a hundred such rows would not be."""
+
+    def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
+        with mock.patch.object(attention_parts, "WHOLE_SHARES", 1):
+            return case.make(rng, dtype)
+
+    return replace(case, name=f"{case.name}, not cut", make=make)
 
 
 def decode_rows_stand_alone(kernels: Kernels) -> None:
@@ -54,26 +72,26 @@ FEW_ROWS_CASES = (
 def forms_of_few_rows_are_right(kernels: Kernels) -> None:
     """Both forms of decode attention for few rows, of few warps, are within the tolerance."""
     kernel = kernels["paged_decode_attention"]
-    package = package_of(kernel)
-    module: Any = sys.modules[f"{package}.few_rows_attention"]
-    small = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
-    small |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
-    before = {name: getattr(module, name) for name in (*small, "CLUSTERED_ROWS")}
-    try:
-        for clusters in (None, True, False):  # None: as it is on a GPU
-            rows = 1 << 20 if clusters else 0
-            settings = {**small, "CLUSTERED_ROWS": {64: rows, 128: rows}}
-            for name, value in ({} if clusters is None else settings).items():
-                setattr(module, name, value)
-            names = ("one_long_row",) if clusters is None else FEW_ROWS_CASES
-            for case in (case_named(kernel, name) for name in names):
+    module: Any = sys.modules[f"{package_of(kernel)}.few_rows_attention"]
+    few_warps = {"MAX_ROWS": 1 << 20, "WARPS": 2, "WARPS_IN_CLUSTER": 2, "CLUSTER": 2}
+    few_warps |= {"BLOCKS": 24, "RING_BYTES": 1 << 14}
+    always, never = ({64: rows, 128: rows} for rows in (1 << 20, 0))
+    # Scores fall by hundreds from piece to piece.
+    falling = decode_case("falling", Heads(2, 1, 64), [2500], q_scale=100.0)
+    long = case_named(kernel, "one_long_row")
+    cases = [*(case_named(kernel, name) for name in FEW_ROWS_CASES), falling]
+    for settings, chosen in (
+        ({}, [long]),  # as on a GPU
+        ({"WARPS_IN_CLUSTER": 8}, [long]),  # more parts than a warp folds at a time
+        ({**few_warps, "CLUSTERED_ROWS": always}, cases),
+        ({**few_warps, "CLUSTERED_ROWS": never}, cases),
+    ):
+        with mock.patch.dict(vars(module), settings):
+            for case in chosen:
                 arrays = case_arrays(kernel, case, "bfloat16")
                 newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
                 late = {"k_cache": newest, "v_cache": newest}
                 assert_right_on_sm_90(kernel, case, arrays, late=late)
-    finally:
-        for name, value in before.items():
-            setattr(module, name, value)
 
 
 PIECE_CASES = ("ten_rows", "ten_rows_of_block_size_32", "block_edges", "cut_finely", "peaked")
@@ -82,16 +100,36 @@ PIECE_CASES = ("ten_rows", "ten_rows_of_block_size_32", "block_edges", "cut_fine
 def pieces_are_right(kernels: Kernels) -> None:
     """Decode attention's form for sm_90a is within the tolerance; newest tokens are read late."""
     kernel = kernels["paged_decode_attention"]
-    cases = [(case_named(kernel, name), attention_parts.WHOLE_SHARES) for name in PIECE_CASES]
-    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
-    # Dead rows, so that the form of few rows does not take it.
-    cases.append((decode_case("not cut", Heads(2, 1, 64), [9000, 300, 0, 0, 0]), 1))
-    for case, shares in cases:
-        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
-            arrays = case_arrays(kernel, case, "bfloat16")
+    # A warp has more tiles than it looks up at a time; scores fall by hundreds from tile to tile.
+    # Dead rows, so that the form of few rows does not take them.
+    long = decode_case("long", Heads(2, 1, 64), [9000, 300, 0, 0, 0])
+    falling = decode_case("falling", Heads(4, 2, 64), [900, 300, 0, 0, 0], q_scale=100.0)
+    for case in (
+        *(case_named(kernel, name) for name in PIECE_CASES),
+        _not_cut(long),
+        _not_cut(falling),
+    ):
+        arrays = case_arrays(kernel, case, "bfloat16")
         newest = newest_tokens(*(arrays[i] for i in (2, 4, 5, 6)))
         late = {"k_cache": newest, "v_cache": newest}
         assert_right_on_sm_90(kernel, case, arrays, late=late)
+
+
+def weights_are_not_rounded(kernels: Kernels) -> None:
+    """Every form of decode attention multiplies values by weights as exact as its sums.
+
+    A weight that is rounded to 16 bits is within the tolerance, and most small cases have as many
+    threads as tokens, each of which then weighs 1.
+    """
+    kernel = kernels["paged_decode_attention"]
+    for arch, case in (
+        ("", decode_case("vectors", Heads(4, 2, 8), [3000, 1000, 2000])),
+        ("", decode_case("tiles", Heads(4, 2, 32), [1000, 700])),
+        ("sm_90", decode_case("pieces", Heads(4, 2, 64), [900, 300, 0, 0, 0])),
+        ("sm_90", decode_case("few rows", Heads(4, 2, 64), [4000])),
+        ("sm_90", decode_case("few rows", Heads(4, 2, 128), [4000])),
+    ):
+        assert_rounded_once(kernel, [_not_cut(case)], MAX_SHARE_NEXT_TO_TIE, arch)
 
 
 def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
@@ -101,13 +139,11 @@ def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
     """
     kernel = kernels["rope_append_attention"]
     rope, decode = kernels["rope_append"], kernels["paged_decode_attention"]
-    cases = [(case, attention_parts.WHOLE_SHARES) for case in small_cases(kernel)]
-    # A warp has more tiles than it looks up at a time, which otherwise takes a hundred such rows.
-    long = replace(case_named(kernel, "cut_finely"), name="not cut")
+    # The last one: a warp has more tiles than it looks up at a time.
+    cases = (*small_cases(kernel), _not_cut(case_named(kernel, "cut_finely")))
     few_rows = sys.modules[f"{package_of(decode)}.few_rows_attention"]
-    for case, shares in (*cases, (long, 1)):
-        with mock.patch.object(attention_parts, "WHOLE_SHARES", shares):
-            arrays = case_arrays(kernel, case, "bfloat16")
+    for case in cases:
+        arrays = case_arrays(kernel, case, "bfloat16")
         *caches, arrivals, qkv, positions, slots, tables, row_ids, lengths, parts, cos_sin = arrays
         attrs = dict(case.attrs)
         where = (qkv, cos_sin, positions, slots)
@@ -118,9 +154,10 @@ def appended_attention_is_one_after_the_other(kernels: Kernels) -> None:
         for arch in ("", "sm_90"):
             with mock.patch.object(few_rows, "MAX_ROWS", 0):
                 out, counts = run(decode, given, attrs, arch=arch)
-            found = run(kernel, arrays, case.attrs, arch=arch, late=late, checked=True)
-            what = f"rope_append_attention {case.name} {arch}"
-            assert_same_bits(what, found, (out, *appended, counts))
+            for how in ({"checked": True, "late": late}, {"order": "reverse"}):
+                found = run(kernel, arrays, case.attrs, arch=arch, **how)
+                what = f"rope_append_attention {case.name} {arch} {', '.join(how)}"
+                assert_same_bits(what, found, (out, *appended, counts))
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
@@ -130,15 +167,24 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         exp2_is_right,
         decode_rows_stand_alone,
         blocks_may_lie_anywhere("paged_decode_attention"),
-        far_blocks("paged_decode_attention"),
+        far_blocks(
+            "paged_decode_attention",
+            ("one_row", "float32", ""),
+            ("one_row", "bfloat16", ""),
+            ("one_row", "bfloat16", "sm_90"),
+            ("block_edges", "bfloat16", "sm_90"),
+        ),
         prefill_rows_are_decode_rows,
         forms_of_few_rows_are_right,
         pieces_are_right,
+        weights_are_not_rounded,
     ),
     "rope_append_attention": (
         orders_agree("rope_append_attention", ("bfloat16",)),
         appended_attention_is_one_after_the_other,
-        far_blocks("rope_append_attention"),
+        far_blocks(
+            "rope_append_attention", ("one_row", "bfloat16", ""), ("one_row", "bfloat16", "sm_90")
+        ),
     ),
 }
 """What is asked of each kernel, by its name."""

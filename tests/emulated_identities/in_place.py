@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cugraphs.emulation.emulate import emulated
+from cugraphs.emulation.emulate import emulated, packed_map
 from cugraphs.emulation.library import Buffer, Library
 from cugraphs.kernel import Access, Array, Kernel, Launch, MatrixProduct
 
@@ -26,19 +26,25 @@ def launch_in_place(
     *,
     checked: Sequence[str] = (),
     order: str = "forward",
+    arch: str = "",
 ) -> None:
     """Run launches; ``checked``: the operands that all memory belongs to, or nothing is checked."""
     names = [operand.name for operand in kernel.operands]
     assert kernel.source is not None
-    for launch in emulated(launches):
+    for launch in emulated(launches, arch):
         library = Library(kernel.source, [launch.function], checked=bool(checked))
         library.register([buffers[name] for name in checked])
         library.launch(
             launch.function,
             launch.grid,
             launch.block,
-            [*(buffers[name] for name in launch.operands or names), *launch.scalars],
+            [
+                *(buffers[name] for name in launch.operands or names),
+                *launch.scalars,
+                *(packed_map(each, buffers[each.operand]) for each in launch.tensor_maps),
+            ],
             shared_bytes=launch.shared_bytes,
             order=order,
             programmatic=launch.programmatic,
+            cluster=launch.cluster,
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.emulation.library import Buffer
-from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType
+from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Case, Kernel
 from cugraphs.kernels.paged_cases import BLOCK_SIZE
 from cugraphs.testing import case_arrays
 from emulated_identities.identity import Identity, Kernels, assert_same_bits, case_named, run
@@ -42,38 +42,48 @@ def blocks_may_lie_anywhere(name: str) -> Identity:
     return check
 
 
-def far_blocks(name: str) -> Identity:
-    """Blocks more than 2^31 vectors into a cache are found, and read or written, like others."""
+def far_blocks(name: str, *runs: tuple[str, str, str]) -> Identity:
+    """Blocks more than 2^31 vectors into a cache are found, and read or written, like others.
+
+    ``runs``: a case, whose caches have 2 KV heads of size 64; a dtype; whose form runs, by arch.
+    """
 
     def check(kernels: Kernels) -> None:
         kernel = kernels[name]
-        case = case_named(kernel, "one_row")
-        arrays = case_arrays(kernel, case, "bfloat16")
-        expected = run(kernel, arrays, case.attrs)
-        produced, launches = bind_launches(kernel, arrays, case.attrs)
-        far = [np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced]
-        for operand, array in zip(kernel.supplied, arrays, strict=True):
-            if operand.name in ("k_cache", "v_cache"):
-                far.append(_far_cache(array))
-            elif operand.name == "block_tables":
-                far.append(array + np.int32(FAR_BLOCK))
-            elif operand.name == "slot_mapping":
-                far.append(array + np.int32(FAR_BLOCK * BLOCK_SIZE))
-            else:
-                far.append(array)
-        buffers = buffers_of(kernel, far)
-        scratch = np.zeros(1 << 20, np.uint8)
-        buffers[WORKSPACE] = Buffer(
-            WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
-        )
-        _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
-        assert kernel.workspace_bytes(axes, "bfloat16", case.attrs) <= scratch.nbytes
-        launch_in_place(kernel, launches, buffers)
-        found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
-        assert_same_bits(f"{name} with blocks from {FAR_BLOCK} on", found, expected)
+        for case, dtype, arch in runs:
+            assert_far_blocks_are_found(kernel, case_named(kernel, case), dtype, arch)
 
     check.__name__ = "far_blocks"
     return check
+
+
+def assert_far_blocks_are_found(kernel: Kernel, case: Case, dtype: str, arch: str) -> None:
+    arrays = case_arrays(kernel, case, dtype)
+    expected = run(kernel, arrays, case.attrs, arch=arch)
+    given = []
+    for operand, array in zip(kernel.supplied, arrays, strict=True):
+        if operand.name in ("k_cache", "v_cache"):
+            given.append(_far_cache(array))
+        elif operand.name == "block_tables":
+            given.append(array + np.int32(FAR_BLOCK))
+        elif operand.name == "slot_mapping":
+            far_slots = array + np.int32(FAR_BLOCK * BLOCK_SIZE)
+            given.append(np.where(array >= 0, far_slots, array))
+        else:
+            given.append(array)
+    produced, launches = bind_launches(kernel, given, case.attrs)
+    far = [*(np.zeros(type_.shape, DTYPES[type_.dtype]) for type_ in produced), *given]
+    buffers = buffers_of(kernel, far)
+    scratch = np.zeros(1 << 20, np.uint8)
+    buffers[WORKSPACE] = Buffer(
+        WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
+    )
+    _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
+    assert kernel.workspace_bytes(axes, dtype, case.attrs) <= scratch.nbytes
+    launch_in_place(kernel, launches, buffers, arch=arch)
+    found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]
+    what = f"{kernel.name} {case.name} {dtype} {arch} with blocks from {FAR_BLOCK} on"
+    assert_same_bits(what, found, expected)
 
 
 def _far_cache(near: Array) -> Array:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 
+from cugraphs.kernel import Kernel
 from cugraphs.kernels.paged_cases import with_parts
 from cugraphs.testing import case_arrays
 from emulated_identities.any_kernel import orders_agree, rounded_once
@@ -20,7 +22,11 @@ from emulated_identities.identity import (
     case_named,
     run,
 )
-from emulated_identities.paged_cache import blocks_may_lie_anywhere, far_blocks
+from emulated_identities.paged_cache import (
+    assert_far_blocks_are_found,
+    blocks_may_lie_anywhere,
+    far_blocks,
+)
 
 # Where the weights of attention are rounded too, each relative to a largest one that is not the
 # reference's: as large an error as the rounding of the result, but averaged over the tokens.
@@ -51,16 +57,26 @@ WGMMA_CASES = ("several_chunks", "many_tokens_128", "peaks_late", "dead_sequence
 def form_for_sm_90a_is_right(kernels: Kernels) -> None:
     """Prefill attention on wgmma, over two blocks, is within the tolerance of the reference."""
     kernel = kernels["paged_prefill_attention"]
-    assert kernel.launches is not None
-    module: Any = sys.modules[kernel.launches.__module__]
-    before = module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS
-    module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = 0, 2
-    try:
+    with _wgmma_of_few_tokens(kernel):
         for case in (case_named(kernel, name) for name in WGMMA_CASES):
             arrays = case_arrays(kernel, case, "bfloat16")
             assert_right_on_sm_90(kernel, case, arrays)
-    finally:
-        module.WGMMA_MIN_TOKENS, module.WGMMA_BLOCKS = before
+
+
+def far_boxes(kernels: Kernels) -> None:
+    """Prefill attention on wgmma finds blocks more than 2^31 vectors into a cache."""
+    kernel = kernels["paged_prefill_attention"]
+    with _wgmma_of_few_tokens(kernel):
+        assert_far_blocks_are_found(kernel, case_named(kernel, "block_edges"), "bfloat16", "sm_90")
+
+
+@contextmanager
+def _wgmma_of_few_tokens(kernel: Kernel) -> Iterator[None]:
+    """Prefill attention takes its form for sm_90a, over two blocks, for any number of tokens."""
+    assert kernel.launches is not None
+    module = sys.modules[kernel.launches.__module__]
+    with mock.patch.multiple(module, WGMMA_MIN_TOKENS=0, WGMMA_BLOCKS=2):
+        yield
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
@@ -68,7 +84,10 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         orders_agree("paged_prefill_attention", ("float32", "bfloat16")),
         rounded_once("paged_prefill_attention", MAX_SHARE_ROUNDED_WEIGHTS),
         blocks_may_lie_anywhere("paged_prefill_attention"),
-        far_blocks("paged_prefill_attention"),
+        far_blocks(
+            "paged_prefill_attention", ("one_row", "float32", ""), ("one_row", "bfloat16", "")
+        ),
+        far_boxes,
         prefill_rows_are_decode_rows,
         form_for_sm_90a_is_right,
     ),

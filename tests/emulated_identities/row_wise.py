@@ -9,6 +9,7 @@ from cugraphs.testing import case_arrays
 from emulated_identities.any_kernel import orders_agree, rounded_once
 from emulated_identities.common_header import block_sums_may_follow_each_other
 from emulated_identities.identity import Identity, Kernels, assert_same_bits, case_named, run
+from emulated_identities.paged_cache import far_blocks
 
 
 def fused_norm_is_add_then_norm(kernels: Kernels) -> None:
@@ -56,7 +57,11 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         rows_stand_alone("add_rms_norm"),
         fused_norm_is_add_then_norm,
     ),
-    "rope_append": (orders_agree("rope_append"), rounded_once("rope_append")),
+    "rope_append": (
+        orders_agree("rope_append"),
+        rounded_once("rope_append"),
+        far_blocks("rope_append", ("one_row", "bfloat16", "")),
+    ),
     "silu_and_mul": (orders_agree("silu_and_mul"), rounded_once("silu_and_mul")),
 }
 """What is asked of each kernel, by its name."""

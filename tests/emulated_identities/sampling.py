@@ -159,6 +159,7 @@ SAMPLE_CASES_OF_RANKS = (
     *("greedy_ties", "no_filter", "top_k_ties", "top_p", "all_filters", "odd_vocab_penalised"),
     *("several_chunks", "top_k_of_many", "few_rows_everything", "few_rows_ties", "broken_rows"),
     *("far_peak", "min_p", "top_p_ties", "block_edge", "few_rows_broken", "one_row"),
+    *("all_that_are_likely", "filters_end_apart", "neighbours_tie", "draw_of_half"),
 )
 
 LOGPROBS_CASES_OF_RANKS = (

@@ -33,6 +33,12 @@ BUGS = {
             "total += added;",
         ),
         (
+            "the maximum of earlier tokens is forgotten, few rows",
+            "float best = highest;",
+            "float best = kLowest;",
+        ),
+        ("weights rounded to T, few rows", "        mma_m16n8k16<T>(sums[step], a, low);\n", ""),
+        (
             "columns of K are those of Q no more, few rows",
             "const int place = kKeysSwap ? j ^ lane_row % 2 : j;",
             "const int place = j;",
@@ -74,6 +80,11 @@ BUGS = {
             "KV head 0 for all, few rows",
             "static_cast<long long>(block) * kv_heads + kv_head;",
             "static_cast<long long>(block) * kv_heads;",
+        ),
+        (
+            "32-bit offset of a block in the cache, few rows",
+            "const long long head = static_cast<long long>(block) * kv_heads",
+            "const int head = block * kv_heads",
         ),
         (
             "a block takes the next one's pieces too, few rows",

@@ -46,8 +46,8 @@ BUGS = {
         ),
         (
             "32-bit offset of a block in the cache",
-            "static_cast<long long>(block) * kv_heads",
-            "block * kv_heads",
+            "const long long head = static_cast<long long>(block) * kv_heads",
+            "const int head = block * kv_heads",
         ),
         ("K for V", "(number % 2 ? v_cache : k_cache)", "k_cache"),
         ("the first 32 tiles' blocks for all", "      blocks = later_blocks;\n", ""),
@@ -98,6 +98,11 @@ BUGS = {
             "the maximum of a lane's tokens alone",
             "      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));\n",
             "",
+        ),
+        (
+            "the maximum of earlier tokens is forgotten, pieces",
+            "float best = highest;",
+            "float best = kLowest;",
         ),
         ("the new maximum is not kept, pieces", "      highest = best;\n", ""),
         ("sums are not rescaled", "sums[step][i] *= factor;", ";"),

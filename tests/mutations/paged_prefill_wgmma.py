@@ -30,6 +30,11 @@ BUGS = {
             "slot / 8",
         ),
         ("KV head 0 for all, wgmma", "kv_heads + work.kv_head) << block", "kv_heads) << block"),
+        (
+            "32-bit offset of the last keys in the cache, wgmma",
+            "static_cast<long long>(part_slot) * kHeadDim",
+            "part_slot * kHeadDim",
+        ),
         ("vectors are not swizzled, wgmma", "(v % 8 ^ r % 8) * 16", "v % 8 * 16"),
         (
             "a warpgroup has the rows of the first, wgmma",

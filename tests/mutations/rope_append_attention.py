@@ -44,8 +44,8 @@ BUGS = {
         ),
         (
             "32-bit offset of a slot in the cache",
-            "static_cast<long long>(slot / block_size) * kv_heads",
-            "slot / block_size * kv_heads",
+            "const long long head = static_cast<long long>(slot / block_size) * kv_heads",
+            "const int head = slot / block_size * kv_heads",
         ),
         (
             "the place in a block is left out of a slot",

@@ -66,7 +66,6 @@ BUGS = {
             "const bool counts = logit >= draw.min_logit, is_rest",
             "const bool counts = true, is_rest",
         ),
-        ("candidates below min_p", "(may_end & (logit >= draw.min_logit)) ?", "may_end ?"),
         (
             "more candidates than a block has room for",
             "known.theirs > kOwnCandidates",
