@@ -22,7 +22,8 @@ struct alignas(2) Words<2> {
 };
 
 // Of a step that decodes: attention reads K and V meanwhile. At fewer rows it is placed unevenly beside
-// this launch, and in longer steps nothing is read early.
+// this launch, and in longer steps nothing is read early. (Nor is it in other steps of so many rows, of
+// prompts or batch invariant: there the next launch only waits on its multiprocessors.)
 __device__ __forceinline__ bool is_many_rows(unsigned rows) { return rows > 64 && rows <= 256; }
 
 // 768 threads on a multiprocessor leave each some 80 registers: more threads would spill, and fewer
