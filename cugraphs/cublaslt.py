@@ -185,20 +185,11 @@ class CublasLt:
 
     def kind(self, plan: MatrixPlan) -> tuple[int, ...]:
         """What plans of one product share that differ by tiles, clusters and splits only."""
-        lt, found = self._lt, []
-        names = lt.MatmulAlgoConfigAttribute
-        written = np.zeros(1, np.uint64)
-        for name in (names.ID, names.STAGES_ID, names.CUSTOM_OPTION, names.INNER_SHAPE_ID):
-            value = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(name))
-            lt.matmul_algo_config_get_attribute(
-                plan.algorithm.ctypes.data,
-                name,
-                value.ctypes.data,
-                value.nbytes,
-                written.ctypes.data,
-            )
-            found.append(int(value[0]))
-        return tuple(found)
+        names = self._lt.MatmulAlgoConfigAttribute
+        return tuple(
+            self._config(plan.algorithm, name)
+            for name in (names.ID, names.STAGES_ID, names.CUSTOM_OPTION, names.INNER_SHAPE_ID)
+        )
 
     def varied(
         self,
@@ -221,13 +212,15 @@ class CublasLt:
             splits: parts of in_features.
         """
         lt, algorithm = self._lt, plan.algorithm.copy()
-        names = lt.MatmulAlgoConfigAttribute
+        names, shapes = lt.MatmulAlgoConfigAttribute, lt.ClusterShape
         values = {
             names.TILE_ID: tile,
-            names.CLUSTER_SHAPE_ID: int(lt.ClusterShape[f"SHAPE_{cluster[0]}x{cluster[1]}x1"]),
             names.SPLITK_NUM: splits,
             names.REDUCTION_SCHEME: _REDUCTION_COMPUTE_TYPE if splits > 1 else 0,
         }
+        has_clusters = self._config(algorithm, names.CLUSTER_SHAPE_ID) != shapes.SHAPE_AUTO
+        if has_clusters or cluster != (1, 1):
+            values[names.CLUSTER_SHAPE_ID] = int(shapes[f"SHAPE_{cluster[0]}x{cluster[1]}x1"])
         try:
             for name, each in values.items():
                 value = np.array([each], lt.get_matmul_algo_config_attribute_dtype(name))
@@ -237,6 +230,15 @@ class CublasLt:
         except Exception:  # an algorithm without clusters, say: the bindings say no more
             return None
         return self.restore(shape, bias_ptr, algorithm.tobytes())
+
+    def _config(self, algorithm: np.ndarray[Any, Any], name: int) -> int:
+        """An attribute of an algorithm."""
+        value = np.zeros(1, self._lt.get_matmul_algo_config_attribute_dtype(name))
+        written = np.zeros(1, np.uint64)
+        self._lt.matmul_algo_config_get_attribute(
+            algorithm.ctypes.data, name, value.ctypes.data, value.nbytes, written.ctypes.data
+        )
+        return int(value[0])
 
     def launch(
         self,

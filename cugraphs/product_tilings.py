@@ -14,7 +14,7 @@ from dataclasses import dataclass
 SPLITS = (1, 2, 3, 4)
 # Of tiles: fewer results and the tensor cores wait for operands; more and registers do not hold
 # the sums.
-_LEAST_RESULTS, _MOST_RESULTS = 64 * 64, 36 * 1024
+_LEAST_RESULTS, _MOST_RESULTS = 64 * 16, 36 * 1024
 # A step along in_features loads a row of operands for each row and column of the tile, and takes as
 # much longer as if the tile had so many more results for each.
 _RESULTS_OF_OPERAND = 32

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -128,9 +128,9 @@ class ProductTimer:
         for limit_bytes in WORKSPACE_LIMITS_BYTES:
             for plan in self._heuristics(rows, CANDIDATES, limit_bytes):
                 algorithms[plan.algorithm.tobytes()] = None
+        algorithms |= dict.fromkeys(self._tiled(rows, algorithms))
         if len(probes) == 1:
             algorithms.pop(first[rows].algorithm.tobytes(), None)  # it is timed as the first
-        algorithms |= dict.fromkeys(self._tiled(rows, algorithms))
         first_chains = {probe: self._chain(probe, plan) for probe, plan in first.items()}
         candidates = []
         for algorithm in algorithms:
@@ -161,8 +161,8 @@ class ProductTimer:
         best_us = statistics.median(times[chosen][rows])
         return Choice(chosen, restored.workspace_bytes, best_us, us)
 
-    def _tiled(self, rows: int, proposed: Iterable[bytes]) -> list[bytes]:
-        """The fastest algorithms of those proposed with tiles that were not proposed for them.
+    def _tiled(self, rows: int, proposed: Collection[bytes]) -> list[bytes]:
+        """The fastest of the algorithms that those proposed become with other tiles.
 
         First the tilings that should waste least, then the best of these with all clusters of
         blocks; each with whatever else the proposed algorithms differ by.
@@ -200,7 +200,8 @@ class ProductTimer:
             plan, tile, splits = tried[algorithm]
             for cluster in CLUSTERS[1:]:
                 try_tiling(plan, tile, cluster, splits)
-        return sorted(us, key=us.__getitem__)[:BEST_TILINGS]
+        new = [algorithm for algorithm in us if algorithm not in proposed]
+        return sorted(new, key=us.__getitem__)[:BEST_TILINGS]
 
     def _shape(self, rows: int) -> MatrixShape:
         p = self._product

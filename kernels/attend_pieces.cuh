@@ -68,31 +68,6 @@ struct Pieces {
   int tiles;
   int blocks, later_blocks;  // of a tile a lane
 
-  // As Tiles::attend, but called once. Of the piece that holds token end - 1, later tokens are read but
-  // do not count.
-  template <typename Result>
-  static __device__ __forceinline__ void attend(
-      const Result& result,
-      const T* q,              // [heads, head_dim]
-      const T* k_cache,        // [num_blocks, kv_heads, block_size, head_dim]
-      const T* v_cache,        // [num_blocks, kv_heads, block_size, head_dim]
-      const int* block_table,  // [max_blocks]
-      int begin,
-      int end,
-      int heads,
-      int kv_head,
-      int kv_heads,
-      int block_size,
-      float scale_log2) {  // scale * log2(e)
-    Pieces pieces = {k_cache, v_cache,  block_table, begin,  end,
-                     kv_head, kv_heads, block_size,  nullptr};
-    pieces.begin_copies();
-    Queries queries;
-    const int head = threadIdx.x % 32 / 4;
-    load_head(queries, q + head * kHeadDim, head < heads);
-    pieces.attend_from(result, queries, heads, scale_log2);
-  }
-
   // What this lane has of a head; zeros where the head is none.
   static __device__ __forceinline__ void load_head(Queries& head, const T* from, bool exists) {
 #pragma unroll
@@ -118,11 +93,16 @@ struct Pieces {
   __device__ __forceinline__ int block_of(int n) const {
     if (n >= tiles) return 0;
     const int* block = block_table + token_of(n) / block_size;
-    return kAppends ? load_early(block) : *block;
+    return load_early(block);
   }
   // Whether this warp has the tile of the last token.
   __device__ __forceinline__ bool has_last() const {
     return tiles > 0 && token_of(tiles - 1) + kTileTokens >= end;
+  }
+
+  // Whether the launch before wrote none of what is copied: it may have appended the last token.
+  __device__ __forceinline__ bool is_settled(int number) const {
+    return kAppends || token_of(number / 2) + kTileTokens < end;
   }
 
   // Called for all numbers in order. A token that is not in the cache is not copied, nor is what comes
@@ -163,7 +143,17 @@ struct Pieces {
     }
     __syncwarp();
 #pragma unroll
-    for (int number = 0; number < kPlaces; ++number) copy(number);
+    for (int number = 0; number < kPlaces; ++number) {
+      if (is_settled(number)) copy(number);
+    }
+  }
+
+  // The rest of the first copies, after the wait for the launch before.
+  __device__ __forceinline__ void begin_late_copies() {
+#pragma unroll
+    for (int number = 0; number < kPlaces; ++number) {
+      if (!is_settled(number)) copy(number);
+    }
   }
 
   // After attend_from, by all threads of the block: another such object may begin its copies.

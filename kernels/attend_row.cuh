@@ -4,6 +4,9 @@
 #pragma once
 #include "attend_tiles.cuh"
 #include "attend_vectors.cuh"
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)
+#include "ptx_sm90.cuh"
+#endif
 
 // Rows up to which decode attention lets the next kernel start early: it is ours, and reads its weight
 // meanwhile.
@@ -18,6 +21,15 @@ struct alignas(16) Part {
   int index, parts;
   int unused[2];
 };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)
+// The same of a list that the launch before does not write, before the wait for it.
+__device__ __forceinline__ Part part_early(const int* parts, int place) {
+  const int* words = parts + place * static_cast<int>(sizeof(Part) / 4);
+  return {load_early(words),     load_early(words + 1), load_early(words + 2),
+          load_early(words + 3), load_early(words + 4), load_early(words + 5)};
+}
+#endif
 
 // An empty row has a unit too, so that somebody writes its zeros.
 __device__ __forceinline__ int units_of(int length) {

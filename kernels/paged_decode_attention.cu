@@ -11,8 +11,7 @@
 // part. Batch invariant, what attention_parts gives are whole rows; they are cut by their own length
 // alone, and gridDim.y blocks take the parts of a row by turns. The last block of a cut row to arrive
 // folds its parts together, in their order.
-#include "attend_row.cuh"
-#include "fold_parts.cuh"
+#include "block_of_row.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "attend_few_rows.cuh"
 #include "attend_pieces.cuh"
@@ -37,6 +36,57 @@ __global__ void __launch_bounds__(32 * kWarps, 1) paged_decode_attention_few_row
   FewRows<T, kHeadDim, kWarps, kAhead, kCluster>::run(
       out, q, k_cache, v_cache, block_tables, row_ids, seq_lens, workspace, arrivals, kv_heads,
       group, block_shift, max_blocks, scale_log2);
+}
+
+// As paged_decode_attention, of at most 8 query heads to a KV head. What earlier launches left in the cache is
+// under way before the wait: all but the tile of a part's last token, which the launch before may have appended.
+template <typename Form>
+__global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) paged_decode_attention_pieces(
+    typename Form::Element* __restrict__ out,  // [rows, kv_heads*group*head_dim]
+    int* arrivals,                             // [rows, kv_heads*group], 0 between launches
+    const typename Form::Element* q,           // [rows, kv_heads*group*head_dim]
+    const typename Form::Element* k_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const typename Form::Element* v_cache,     // [num_blocks, kv_heads, block_size, head_dim]
+    const int* block_tables,                   // [slots, max_blocks]
+    const int* parts,                          // [rows+spare, 8]
+    float* workspace,  // [parts of cut rows, kv_heads, group, head_dim + 2]: sums, highest, total
+    int rows,
+    int kv_heads,
+    int group,
+    int block_size,
+    int max_blocks,
+    float scale_log2) {  // scale * log2(e)
+  using T = typename Form::Element;
+  using Block = BlockOfRow<T, Form::kHeadDim, Form::kThreads>;
+  const int place = blockIdx.x / kv_heads, kv_head = blockIdx.x % kv_heads;
+  const Part given = part_early(parts, place);
+  const Block block = {given, place, kv_head, kv_heads, group};
+  Form pieces = {
+      k_cache,     v_cache,    block_tables + static_cast<long long>(given.slot) * max_blocks,
+      given.begin, given.end,  kv_head,
+      kv_heads,    block_size, nullptr};
+  const bool is_live = given.row >= 0 && given.end > 0;
+  if (is_live) pieces.begin_copies();
+  wait_for_previous_kernel();
+  if (rows <= kEarlyRows) let_next_kernel_start();
+  if (given.row < 0) return;
+  if (!is_live) {
+    block.store_zeros(out);
+    return;
+  }
+  pieces.begin_late_copies();
+  typename Form::Queries queries;
+  const int lane_row = threadIdx.x % 32 / 4;  // the head of this lane
+  const T* of_lane = q + block.first_element() + lane_row * Form::kHeadDim;
+  Form::load_head(queries, of_lane, lane_row < group);
+
+  __shared__ Block kept;  // what is wanted at the end only would take registers meanwhile
+  if (threadIdx.x == 0) kept = block;
+  const auto store = [&](int head, int column, const Attended& found) {
+    kept.store(out, workspace, head, column, found);
+  };
+  pieces.attend_from(store, queries, group, scale_log2);
+  kept.fold_if_last(out, workspace, arrivals);
 }
 #endif
 

@@ -64,6 +64,7 @@ PIECE_HEAD_DIMS = (64, 128)
 PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
 MULTIPROCESSORS = 132  # of an H100
+PAIR_BYTES = 76 << 10  # shared memory of a block, of which a multiprocessor has room for two
 
 
 @quiet
@@ -298,13 +299,15 @@ def form_of_pieces(axes: Axes, dtype: str, *, appends: bool = False) -> Form:
     head_dim, rows = axes["head_dim"], axes["rows"] * axes["kv_heads"]
     warps = next(warps for warps, most in PIECE_WARPS if rows <= most)
     blocks, places = MAX_WARPS // warps, PLACES
+    least_bytes = PAIR_BYTES if blocks == 2 and not appends else 0  # registers would let three in
     if appends and rows <= MULTIPROCESSORS:
         blocks = 1
     elif appends and rows <= 2 * MULTIPROCESSORS:  # all begin at once, and qkv comes behind copies
         places = 2
     numbers = (head_dim, warps, places, blocks, *(("true",) if appends else ()))
     text = f"Pieces<{CUDA_TYPES[dtype]}, {', '.join(map(str, numbers))}>"
-    return Form(text, 32 * warps, 8, warps * places * (TILE_TOKENS * head_dim * 2 + 8))
+    shared_bytes = warps * places * (TILE_TOKENS * head_dim * 2 + 8)
+    return Form(text, 32 * warps, 8, max(shared_bytes, least_bytes))
 
 
 def launches(
@@ -318,7 +321,13 @@ def launches(
     if DTYPES[dtype].itemsize != 2 or batch_invariant or not takes_pieces(axes):
         return (anywhere,)
     form = form_of_pieces(axes, dtype)
-    on_sm90 = _launch(axes, dtype, scale, batch_invariant, form)
+    on_sm90 = replace(
+        anywhere,
+        function=f"paged_decode_attention_pieces<{form.text}>",
+        block=form.threads,
+        scalars=anywhere.scalars[: -len(cut_scalars(batch_invariant))],
+        shared_bytes=form.shared_bytes,
+    )
     return (replace(on_sm90, arch="sm_90a", elsewhere=(anywhere,)),)
 
 
@@ -362,7 +371,7 @@ PAGED_DECODE_ATTENTION = Kernel(
         Operand("block_tables", ("slots", "max_blocks"), "int32", settled=True),
         Operand("row_ids", ("rows",), "int32", settled=True),
         Operand("seq_lens", ("rows",), "int32", settled=True),
-        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32"),
+        Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32", settled=True),
     ),
     reference=reference,
     cost=cost,

@@ -21,6 +21,11 @@ struct alignas(2) Words<2> {
   unsigned short word;
 };
 
+// Of a step that decodes: attention reads K and V meanwhile. At fewer rows it is placed unevenly beside
+// this launch, and in longer steps nothing is read early. (Nor is it in other steps of so many rows, of
+// prompts or batch invariant: there the next launch only waits on its multiprocessors.)
+__device__ __forceinline__ bool is_many_rows(unsigned rows) { return rows > 64 && rows <= 256; }
+
 // 768 threads on a multiprocessor leave each some 80 registers: more threads would spill, and fewer
 // would not keep enough loads under way while they wait for their position, and then for its angles.
 template <typename T, int kWidth, int kThreads, int kHeads>
@@ -37,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 768 / kThreads) rope_append(
     int head_dim,
     int block_size) {
   wait_for_previous_kernel();
-  if (gridDim.x <= kFewRows) let_next_kernel_start();
+  if (gridDim.x <= kFewRows || is_many_rows(gridDim.x)) let_next_kernel_start();
   using Vector = Pack<T, kWidth>;
   using Raw = Words<static_cast<int>(sizeof(Vector))>;
   using Angles = Pack<float, kWidth>;

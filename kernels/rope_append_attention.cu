@@ -8,18 +8,17 @@
 // neighbouring blocks take the KV heads of one part. It rotates its queries itself. The block whose part
 // has the row's last token appends that to the cache, and attends to what it has in shared memory, so
 // nobody waits for memory. The last block of a cut row to arrive folds its parts together, in order.
-#include "attend_row.cuh"
-#include "fold_parts.cuh"
+#include "block_of_row.cuh"
 #include "rotated_halves.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "attend_pieces.cuh"
 #endif
 
-// Where things of a block are, and the end of its work.
+// Where a block's queries, key and value are, and its slot of the cache.
 template <typename T, int kHeadDim, int kThreads>
-struct BlockOfRow {
-  Part given;
-  int place, kv_head, kv_heads, group;
+struct AppendingBlock : BlockOfRow<T, kHeadDim, kThreads> {
+  using Base = BlockOfRow<T, kHeadDim, kThreads>;
+  using Base::given, Base::group, Base::kv_head, Base::kv_heads;
 
   // Of qkv's row: where this KV head's queries begin, its key, its value.
   __device__ __forceinline__ const T* queries(const T* qkv) const {
@@ -43,46 +42,6 @@ struct BlockOfRow {
 
   // Whether the row's last token is in the block's part.
   __device__ __forceinline__ bool appends() const { return given.index == given.parts - 1; }
-
-  __device__ __forceinline__ T* result_in(T* out) const {
-    return out + (static_cast<long long>(given.row) * kv_heads + kv_head) * group * kHeadDim;
-  }
-  __device__ __forceinline__ void store_zeros(T* out) const {
-    for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
-      result_in(out)[i] = from_float<T>(0.0f);
-    }
-  }
-
-  // Where a part of the row leaves a head's sums, highest score and total.
-  __device__ __forceinline__ float* part_in(float* workspace, int part, int head) const {
-    const long long of_head_set =
-        static_cast<long long>(place - given.index + part) * kv_heads + kv_head;
-    return workspace + (of_head_set * group + head) * (kHeadDim + 2);
-  }
-  __device__ __forceinline__ void store(
-      T* out, float* workspace, int head, int column, const Attended& found) const {
-    if (given.parts == 1) {
-      result_in(out)[head * kHeadDim + column] = from_float<T>(found.sum / found.total);
-      return;
-    }
-    float* result = part_in(workspace, given.index, head);
-    result[column] = found.sum;
-    if (column == 0) {
-      result[kHeadDim] = found.highest;
-      result[kHeadDim + 1] = found.total;
-    }
-  }
-  // Folds the parts of a cut row, if all have been stored.
-  __device__ __forceinline__ void fold_if_last(T* out, float* workspace, int* arrivals) const {
-    if (given.parts == 1) return;
-    int* count = arrivals + static_cast<long long>(given.row) * kv_heads * group + kv_head;
-    if (!arrives_last(count, given.parts)) return;
-    for (int i = threadIdx.x; i < group * kHeadDim; i += kThreads) {
-      const int head = i / kHeadDim;
-      const auto at_part = [&](int part) { return part_in(workspace, part, head); };
-      result_in(out)[i] = from_float<T>(folded<T>(given.parts, kHeadDim, i % kHeadDim, at_part));
-    }
-  }
 };
 
 // For any architecture.
@@ -114,7 +73,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
   const int place = blockIdx.x / kv_heads, kv_head = blockIdx.x % kv_heads;
   const Part given = reinterpret_cast<const Part*>(parts)[place];
   if (given.row < 0) return;
-  const BlockOfRow<T, kHeadDim, kThreads> block = {given, place, kv_head, kv_heads, group};
+  const AppendingBlock<T, kHeadDim, kThreads> block = {{given, place, kv_head, kv_heads, group}};
   if (given.end == 0) {
     block.store_zeros(out);
     return;
@@ -154,12 +113,6 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)
-__device__ __forceinline__ Part part_early(const int* parts, int place) {
-  const int* words = parts + place * static_cast<int>(sizeof(Part) / 4);
-  return {load_early(words),     load_early(words + 1), load_early(words + 2),
-          load_early(words + 3), load_early(words + 4), load_early(words + 5)};
-}
-
 // For sm_90a. What lies in the cache is under way before the wait: it does not depend on qkv, which the
 // launch before computes. A block that has a multiprocessor for itself takes every so many parts as there are
 // blocks of its KV head; others take one.
@@ -185,7 +138,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
     float scale_log2) {  // scale * log2(e)
   using T = typename Form::Element;
   using Vector = typename Form::Vector;
-  using Block = BlockOfRow<T, Form::kHeadDim, Form::kThreads>;
+  using Block = AppendingBlock<T, Form::kHeadDim, Form::kThreads>;
   constexpr int kHeadDim = Form::kHeadDim;
   constexpr int kHalf = Form::kKeyLoads / 2;  // vectors of half a head, of a lane
   constexpr bool kLone = Form::kBlocks == 1;
@@ -199,7 +152,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
   long long in_cache = 0;
   const auto begin_part = [&] {
     given = part_early(parts, place);
-    const Block block = {given, place, kv_head, kv_heads, group};
+    const Block block = {{given, place, kv_head, kv_heads, group}};
     pieces = {
         k_cache,     v_cache,    block_tables + static_cast<long long>(given.slot) * max_blocks,
         given.begin, given.end,  kv_head,
@@ -240,7 +193,7 @@ __global__ void __launch_bounds__(Form::kThreads, Form::kBlocks) rope_append_att
   if (rows <= kEarlyRows) let_next_kernel_start();
   if (given.row < 0) return;
   while (true) {
-    const Block block = {given, place, kv_head, kv_heads, group};
+    const Block block = {{given, place, kv_head, kv_heads, group}};
     if (given.end == 0) {
       block.store_zeros(out);
     } else {

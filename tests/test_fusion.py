@@ -410,21 +410,25 @@ def test_a_product_that_adds_has_the_bits_of_the_plain_ops(dtype):
     assert found.tobytes() == expected.tobytes()
 
 
+def plan_of(name, layers, **options):
+    """Steps of a model of these published sizes, with so many layers, in bfloat16."""
+    config = LlamaConfig.from_hf({**model_shape(name), "num_hidden_layers": layers}, name)
+    sizes = (layers, 40, config.num_key_value_heads, 16, config.head_dim)
+    return StepPlan(
+        Llama(config, "bfloat16"),
+        KVCacheShape(*sizes, "bfloat16", 64),
+        vocab_size=config.vocab_size,
+        max_num_batched_tokens=300,
+        **options,
+    )
+
+
 @pytest.mark.parametrize(
     "name", ["llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"]
 )
 @pytest.mark.parametrize("seqs", [8, 64, 192, 256])
 def test_fused_steps_of_real_models_take_every_number_of_rows(name, seqs):
-    config = LlamaConfig.from_hf({**model_shape(name), "num_hidden_layers": 2}, name)
-    cache = KVCacheShape(2, 40, config.num_key_value_heads, 16, config.head_dim, "bfloat16", 64)
-    plan = StepPlan(
-        Llama(config, "bfloat16"),
-        cache,
-        vocab_size=config.vocab_size,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=300,
-        ladder=Ladder(seqs, "vllm"),
-    )
+    plan = plan_of(name, 2, max_num_seqs=seqs, ladder=Ladder(seqs, "vllm"))
     programs = [(plan.decode[plan.ladder.class_for(r)], {"rows": r}) for r in plan.ladder.rungs]
     programs += [
         (plan.mixed, {"tokens": 300, "seqs": min(rows, seqs), "logits": rows})
@@ -439,15 +443,7 @@ def test_fused_steps_of_real_models_take_every_number_of_rows(name, seqs):
 
 @pytest.mark.parametrize("max_rows", [2, 8, 16, 64, 256])
 def test_fused_layers_of_a_real_model_are_those_of_lone_layers(max_rows):
-    config = LlamaConfig.from_hf({**model_shape("llama-3.1-8b"), "num_hidden_layers": 3}, "8b")
-    cache = KVCacheShape(3, 40, config.num_key_value_heads, 16, config.head_dim, "bfloat16", 64)
-    plan = StepPlan(
-        Llama(config, "bfloat16"),
-        cache,
-        vocab_size=config.vocab_size,
-        max_num_seqs=max_rows,
-        max_num_batched_tokens=300,
-    )
+    plan = plan_of("llama-3.1-8b", 3, max_num_seqs=max_rows)
     for record in (partial(plan.record_decode, rows=max_rows), plan.record_mixed):
         tracer = Tracer()
         record(tracer)

@@ -71,9 +71,19 @@ BUGS = {
         ),
         ("V is not copied", "      copy(2 * n + 1 + kPlaces);\n", ""),
         (
-            "heads that are not there are read",
-            "head * kHeadDim, head < heads);",
-            "head * kHeadDim, true);",
+            "a newest token at its piece's end is read early",
+            "token_of(number / 2) + kTileTokens < end;",
+            "token_of(number / 2) + kTileTokens <= end;",
+        ),
+        (
+            "the piece of the newest token is never copied",
+            "      if (!is_settled(number)) copy(number);\n",
+            "      ;\n",
+        ),
+        (
+            "what is settled is copied again",
+            "      if (!is_settled(number)) copy(number);\n",
+            "      copy(number);\n",
         ),
         ("tokens take queries in one order", "second = queries[j ^ 1]", "second = queries[j]"),
         ("keys in one order for all tokens", "place = j ^ lane_row % 2", "place = j"),

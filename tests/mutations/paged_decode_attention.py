@@ -13,7 +13,11 @@ BUGS = {
             "heads = kHeads;",
         ),
         ("an empty row divides by zero", "if (given.end == 0)", "if (given.end < 0)"),
-        ("what is no part is taken", "  if (given.row < 0) return;\n", ""),
+        (
+            "what is no part is taken",
+            "  if (given.row < 0) return;\n\n",
+            "\n",
+        ),
         (
             "a dead row is left as it was",
             "      out[at + i] = from_float<T>(0.0f);\n",
@@ -31,13 +35,13 @@ BUGS = {
         ),
         (
             "a block too few in a row of the table",
-            "given.slot) * max_blocks",
-            "given.slot) * (max_blocks - 1)",
+            "given.slot) * max_blocks, begin",
+            "given.slot) * (max_blocks - 1), begin",
         ),
         (
             "the table of the row, not of its slot",
-            "(given.slot) * max_blocks",
-            "(given.row) * max_blocks",
+            "(given.slot) * max_blocks, begin",
+            "(given.row) * max_blocks, begin",
         ),
         ("the current token is not seen", "end = given.end;", "end = max(given.end - 1, 1);"),
         ("a token too many is seen", "end = given.end;", "end = given.end + 1;"),
@@ -133,6 +137,75 @@ BUGS = {
         ),
         ("the first head's parts for all", "const int head = i / kHeadDim;", "const int head = 0;"),
         ("the first column for all", "kHeadDim, i % kHeadDim, at_part", "kHeadDim, 0, at_part"),
+        (
+            "heads that are not there are read, pieces",
+            "of_lane, lane_row < group);",
+            "of_lane, true);",
+        ),
+        (
+            "queries of the first head for all, pieces",
+            "block.first_element() + lane_row * Form::kHeadDim",
+            "block.first_element() + 0 * lane_row",
+        ),
+        (
+            "queries of the first row for all, pieces",
+            "q + block.first_element() +",
+            "q + kv_head * group * Form::kHeadDim +",
+        ),
+        (
+            "the table of the row, not of its slot, pieces",
+            "(given.slot) * max_blocks,\n      given.begin",
+            "(given.row) * max_blocks,\n      given.begin",
+        ),
+        (
+            "every part begins with the row, pieces",
+            "      given.begin, given.end,",
+            "      0,           given.end,",
+        ),
+        (
+            "a token too many is seen, pieces",
+            "      given.begin, given.end,",
+            "      given.begin, given.end + 1,",
+        ),
+        (
+            "what is no part is taken, pieces",
+            "  if (given.row < 0) return;\n  if (!is_live)",
+            "  if (!is_live)",
+        ),
+        (
+            "returns without a wait, pieces",
+            "  if (is_live) pieces.begin_copies();\n",
+            "  if (given.row < 0) return;\n  if (is_live) pieces.begin_copies();\n",
+        ),
+        (
+            "does not wait, pieces",
+            "pieces.begin_copies();\n  wait_for_previous_kernel();\n",
+            "pieces.begin_copies();\n",
+        ),
+        (
+            "everything is copied before the wait, pieces",
+            "  wait_for_previous_kernel();\n  if (rows <= kEarlyRows) let_next_kernel_start();\n"
+            "  if (given.row < 0) return;\n  if (!is_live) {\n    block.store_zeros(out);\n"
+            "    return;\n  }\n  pieces.begin_late_copies();\n",
+            "  if (is_live) pieces.begin_late_copies();\n  wait_for_previous_kernel();\n"
+            "  if (given.row < 0) return;\n  if (!is_live) {\n    block.store_zeros(out);\n"
+            "    return;\n  }\n",
+        ),
+        (
+            "a dead row is left as it was, pieces",
+            "    block.store_zeros(out);\n",
+            "    ;\n",
+        ),
+        (
+            "a cut row is not folded, pieces",
+            "  kept.fold_if_last(out, workspace, arrivals);\n",
+            "",
+        ),
+        (
+            "nobody keeps the block",
+            "  if (threadIdx.x == 0) kept = block;\n",
+            "",
+        ),
         (
             "only the first head of a cut row",
             "i < heads * kHeadDim; i += kThreads) {\n    const int head",
