@@ -35,7 +35,7 @@ from cugraphs.kernels import (
     ROPE_APPEND_ATTENTION,
     SILU_AND_MUL,
 )
-from cugraphs.kernels.decode_layer import LayerSizes
+from cugraphs.kernels.decode_layer import LayerSizes, is_worth_one_launch
 from cugraphs.kernels.held_rows import HeldShape
 from cugraphs.kernels.linear_residual import MIN_ROWS
 from cugraphs.kernels.product_forms import own_form
@@ -63,8 +63,8 @@ class Rule:
         dtypes: that "T" may be; empty: any.
         min_rows: tokens, at their most, from which on it is worth it.
         max_rows: tokens, at their most, to which it is worth it; 0: whatever ``fused`` takes.
-        worth: says whether it is worth it for the axes of the run's first LINEAR, at their largest;
-            None: always.
+        worth: says whether it is worth it for the axes of ``fused``, and of the run's first LINEAR,
+            at their largest; None: always.
         place_words: of a place, for the axes of the other operands of ``fused``; None: it has none.
             It is fused only where there are at least three such runs, which take turns.
 
@@ -230,13 +230,6 @@ def _of_same_operands(
     return Rule(run, fused, operands, tuple(links))
 
 
-def _is_short_of_work(axes: Axes) -> bool:
-    """Whether launches are so short that their ends count for much: those of an 8B are not."""
-    return axes["in_features"] <= _MAX_STACKED_HIDDEN
-
-
-_MAX_STACKED_HIDDEN = 2048
-
 # One row: a layer, and neighbouring layers, in one launch.
 _ONE_ROW = Rule(
     run=(
@@ -270,7 +263,7 @@ _ONE_ROW = Rule(
     requires={"batch_invariant": False},
     dtypes=DECODE_LAYER.cuda_dtypes,
     max_rows=1,
-    worth=_is_short_of_work,
+    worth=is_worth_one_launch,
     place_words=lambda axes: LayerSizes.of(axes).meeting_words,
 )
 
@@ -458,10 +451,6 @@ def _scalars(
         return None
     if rule.max_rows and int(run[0].axes["tokens"]) > rule.max_rows:
         return None
-    if rule.worth is not None:
-        linear = next(op for op in run if op.kernel is LINEAR)
-        if not rule.worth({name: int(size) for name, size in linear.axes.items()}):
-            return None
     if rule.dtypes and rule.fused.dtype_of(types) not in rule.dtypes:
         return None
     produced = len(rule.fused.produced)
@@ -477,6 +466,10 @@ def _scalars(
     except ValueError:  # sizes that the fused kernel is not for
         return None
     assert inferred == types[:produced], rule
+    if rule.worth is not None:
+        linear = next(op for op in run if op.kernel is LINEAR)
+        if not rule.worth({name: int(size) for name, size in {**axes, **linear.axes}.items()}):
+            return None
     return _Scalars(attrs, axes)
 
 

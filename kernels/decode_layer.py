@@ -50,6 +50,7 @@ MAX_GROUP = 8  # query heads of a KV head
 WARPS = 8  # of a block, that multiply; one more copies
 
 _STEP = 32 * 8  # elements of a row that a warp loads at a time
+_WORTH_PIECE, _WORTH_HIDDEN = 1024, 4096
 _MAX_PIECE = 2048  # elements of a row of a weight that one copy brings
 _MAX_PIECES, _MIN_PIECES = 6, 3  # of a warp's ring
 _SHARED_BYTES = (227 << 10) - 1536  # of a block, but for what it has beside rows and rings
@@ -227,6 +228,14 @@ class LayerSizes:
         rows = 2 * (2 * self.hidden + self.inter + qkv_size + self.q_size) // 4
         parts = self.head_blocks * heads * (self.head_dim + 4)
         return rows + parts + (2 * self.kv_heads + 4) * _COUNT_WORDS
+
+
+def is_worth_one_launch(axes: Axes) -> bool:
+    """Whether a layer as one launch is faster than as the launches that it stands for.
+
+    Copies must be large enough to keep memory busy, and warps must have registers for the row.
+    """
+    return LayerSizes.of(axes).piece >= _WORTH_PIECE and axes["hidden"] <= _WORTH_HIDDEN
 
 
 def check(axes: Axes, *, eps: float, q_size: int, scale: float) -> None:
