@@ -20,7 +20,7 @@ from cugraphs.device import CaptureError, Device, Replay
 from cugraphs.executable import INPUTS, Executable, PlannedProgram
 from cugraphs.kernel import Array, ArrayType, Dim
 from cugraphs.ladder import Ladder
-from cugraphs.meeting_places import places_of
+from cugraphs.meeting_places import MeetingPlaces, places_of
 from cugraphs.program import Kind, Program
 from cugraphs.trace import Tracer
 
@@ -68,8 +68,9 @@ class ProgramMemory:
         self.arena.allocate(device.allocate_bytes, poison=False)
         device.poison({"arena": self.arena.memory})  # what is read before it is written shows
         places = places_of([each.program for each in planned])
-        self._places = allocate_arrays(places, device.allocate_bytes) if places else {}
-        self.clear_places()
+        arrays = allocate_arrays(places, device.allocate_bytes) if places else {}
+        # NaN bytes are all ones.
+        self.places = MeetingPlaces(arrays, partial(device.poison, arrays))
         inputs = ArrayType((self.arena.regions[INPUTS].nbytes,), "uint8")
         self._bind = partial(
             Executable,
@@ -77,14 +78,11 @@ class ProgramMemory:
             device=device,
             staging=device.stage(self.arena.view(INPUTS, inputs)),
             weights=weights,
-            state=ChainMap(self._places, cast(MutableMapping[str, Array], state)),
+            state=ChainMap(arrays, cast(MutableMapping[str, Array], state)),
+            places=self.places,
             poison=poison,
             debug=debug,
         )
-
-    def clear_places(self) -> None:
-        """Queue the clearing of all places: a step was not finished."""
-        self.device.poison(self._places)  # NaN bytes are all ones
 
     def executable(self, planned: PlannedProgram) -> Executable:
         """One of the programs, bound to the arrays."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +16,7 @@ from cugraphs.buffer_assignment import BufferAssignment, aligned
 from cugraphs.device import Device, InputStaging, Loop, QueueOp, Replay, Run
 from cugraphs.interpreter import TEMPORARIES, check_array
 from cugraphs.kernel import DTYPES, WORKSPACE, Array, ArrayType, Dim, bind_axis
+from cugraphs.meeting_places import MeetingPlaces, is_place
 from cugraphs.program import Buffer, Kind, Program
 
 INPUTS = "inputs"  # the arena region that holds every program's inputs, one program at a time
@@ -97,6 +99,7 @@ class Executable:
         weights: Mapping[str, Array],
         state: Mapping[str, Array],
         *,
+        places: MeetingPlaces | None = None,
         poison: bool = False,
         debug: bool = False,
     ) -> None:
@@ -109,6 +112,7 @@ class Executable:
             staging: host memory for the arena's inputs; all programs of the arena share it.
             weights: an array for every WEIGHT buffer; more are fine.
             state: an array for every STATE buffer.
+            places: those of the state in which blocks meet; needed where the program has some.
             poison: fill outputs with NaN bytes before a run, and temporaries after their last use
                 (tests, debugging).
             debug: check before every run that no array was replaced.
@@ -120,6 +124,11 @@ class Executable:
         self._arena = arena
         self._device = device
         self._staging = staging
+        has_places = any(map(is_place, planned.program.buffers))
+        assert places is not None or not has_places, f"{planned.program.name}: no places"
+        self._places: AbstractContextManager[None] = nullcontext()
+        if places is not None and has_places:
+            self._places = places
         self._poison = poison
         self._debug = debug
         self._given = {Kind.WEIGHT: weights, Kind.STATE: state}
@@ -211,14 +220,14 @@ class Executable:
             self._send(bound)
         if self._poison:
             self._device.poison(bound.outputs)
-        if until is not None and bound.loop is not None:
-            bound.loop.launch()
-            return bound.outputs
-        if until is not None and self._device.shares_host_memory:
-            self._run_until(until, bound, sizes)
-            return bound.outputs
-        for _ in range(num_steps):
-            _queue_all(bound.pieces)
+        with self._places:
+            if until is not None and bound.loop is not None:
+                bound.loop.launch()
+            elif until is not None and self._device.shares_host_memory:
+                self._run_until(until, bound, sizes)
+            else:
+                for _ in range(num_steps):
+                    _queue_all(bound.pieces)
         return bound.outputs
 
     def _send(self, bound: BoundProgram) -> None:

@@ -7,7 +7,7 @@ is then one driver call, eager or under capture.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from cugraphs.kernel import (
     ArrayType,
     Kernel,
     Launch,
+    MatrixProduct,
     offset_in_workspace,
     running_on,
     stack_words,
@@ -382,10 +383,9 @@ def _plan(
     dtype = kernel.dtype_of(types)
     parts: list[LaunchForm | _Product] = []
     launches = kernel.launches(axes, dtype, **attrs)
-    meets = any(isinstance(part, Launch) and part.meets for part in launches)
-    for part in running_on(device_arch(), launches, device_multiprocessors() if meets else None):
-        if isinstance(part, Launch):
-            parts.append(LaunchForm(kernel, part, stream, build))
+    for part in _running_here(kernel, launches, stream, build):
+        if isinstance(part, LaunchForm):
+            parts.append(part)
         else:
             has_bias = "bias" in names[: len(arrays)]
             out_features, in_features = types[names.index("weight")].shape
@@ -394,6 +394,51 @@ def _plan(
             result_bytes = part.result_bytes(*size) if part.to_workspace else 0
             parts.append(_Product(shape, part.adds_residual, result_bytes))
     return _Plan(names, tuple(parts), kernel.workspace_bytes(axes, dtype, attrs))
+
+
+def _running_here(
+    kernel: Kernel,
+    launches: Sequence[Launch | MatrixProduct],
+    stream: int,
+    build: tuple[str, ...],
+) -> Iterator[LaunchForm | MatrixProduct]:
+    """What runs of a kernel's launches on the current device, where there is room for all blocks.
+
+    A context may have less of a device than its attributes say.
+    """
+    meets = any(isinstance(part, Launch) and part.meets for part in launches)
+    for part in running_on(device_arch(), launches, device_multiprocessors() if meets else None):
+        if not isinstance(part, Launch):
+            yield part
+            continue
+        form = LaunchForm(kernel, part, stream, build)
+        if part.meets and blocks_at_once(form.function, part) < part.grid[0]:
+            yield from _running_here(kernel, part.elsewhere or (), stream, build)
+        else:
+            yield form
+
+
+def blocks_at_once(function: Any, launch: Launch) -> int:  # noqa: ANN401 - no types
+    """Blocks of a launch that the current context runs at the same time.
+
+    Args:
+        function: the CUfunction that it launches.
+        launch: of which its block and its shared memory count.
+
+    Raises:
+        RuntimeError: the driver does not say.
+    """
+    from cuda.bindings import driver
+
+    error, on_each = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        function, launch.block, launch.shared_bytes
+    )
+    if error:
+        raise RuntimeError(
+            f"launch: how many blocks of {launch.function} run at once, the driver answers with "
+            f"{error.name}"
+        )
+    return int(on_each) * device_multiprocessors()
 
 
 def _array_type(kernel: Kernel, name: str, key: _ArrayKey) -> ArrayType:

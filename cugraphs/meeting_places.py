@@ -1,15 +1,15 @@
 """Memory in which blocks of one launch meet: STATE of programs that nobody gives and nobody reads.
 
 A place is all ones while it is clear. A layer uses one, and clears that of the layer after it
-(``kernels/meeting.cuh``), so a few places serve all layers by turns. A step that was not finished
-leaves some that are not clear.
+(``kernels/meeting.cuh``), so a few places serve all layers by turns. A step that was not queued to
+its end may leave some that are not clear: :class:`MeetingPlaces` has them cleared before the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from cugraphs.array_type import ArrayType
+from cugraphs.array_type import Array, ArrayType
 from cugraphs.program import Buffer, Kind, Program
 
 LEAST_LAYERS = 3  # which take turns; fewer would clear what others still read
@@ -50,3 +50,35 @@ def is_place(buffer: Buffer) -> bool:
 def places_of(programs: Iterable[Program]) -> dict[str, ArrayType]:
     """The places of all programs, by name, each once."""
     return {b.name: b.type for program in programs for b in program.buffers if is_place(b)}
+
+
+class MeetingPlaces:
+    """The places of programs that share them, in a device's memory.
+
+    ``with`` it steps are queued, which find all of them clear, whatever became of those before: an
+    error or an interrupt, at any instruction, leaves it to the next ones to clear them.
+
+    Attributes:
+        arrays: by name.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], clear: Callable[[], None]) -> None:
+        """Nothing is cleared yet.
+
+        Args:
+            arrays: that hold anything.
+            clear: queues that all of them are filled with ones.
+        """
+        self.arrays = arrays
+        self._clear = clear
+        self._are_clear = False
+
+    def __enter__(self) -> None:
+        """Queue the clearing if the last steps were not queued to their end, or there were none."""
+        if not self._are_clear:
+            self._clear()
+        self._are_clear = False
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """A step that is queued to its end leaves them clear."""
+        self._are_clear = kind is None

@@ -123,7 +123,6 @@ class ModelRunner:
                 plan.programs, self.device, weights, self.state, poison=poison, debug=debug
             )
             self.arena = memory.arena
-            self._memory = memory
         self.device.load_kernels(self._to_be_bound())
         self.decode = BucketedStep(plan.ladder, plan.decode, memory)
         self.mixed = MixedStep(plan, self.device, memory, self.decode.counts)
@@ -269,7 +268,6 @@ class ModelRunner:
         self.ring.stop()
         self.device.wait()
         self._numbered_from = None
-        self._memory.clear_places()
         self.mirror.start_over()
         self.device.write(self.state[WORDS], self.mirror.take_all())
 

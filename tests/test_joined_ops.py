@@ -146,12 +146,21 @@ class OnDevice:
 
 @pytest.fixture
 def card(monkeypatch):
-    """What is asked of the card; its multiprocessors can be changed."""
+    """What is asked of the card; its multiprocessors, and blocks on each, can be changed."""
     pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
-    found = types.SimpleNamespace(multiprocessors=132)
+    found = types.SimpleNamespace(multiprocessors=132, on_each=1, asked=[])
     monkeypatch.setattr(launch, "_function", lambda *args: 77)
     monkeypatch.setattr(launch, "device_arch", lambda: "sm_90")
     monkeypatch.setattr(launch, "device_multiprocessors", lambda: found.multiprocessors)
+
+    def occupancy(function, block, shared_bytes):
+        found.asked.append((int(function), block, shared_bytes))
+        return (found.error, found.on_each)
+
+    from cuda.bindings import driver
+
+    found.error = driver.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(driver, "cuOccupancyMaxActiveBlocksPerMultiprocessor", occupancy)
     launch._plan.cache_clear()
     yield found
     launch._plan.cache_clear()
@@ -256,6 +265,25 @@ def test_a_card_that_has_no_room_for_all_blocks_runs_something_else(card):
     launch._plan.cache_clear()
     card.multiprocessors = BLOCKS - 1
     assert [part.label for part in prepared(0, kernel)] == ["apart"]
+
+
+def test_a_context_that_has_no_room_for_all_blocks_runs_something_else(card):
+    kernel = replace(PLANTED, launches=with_another)
+    (one,) = prepared(0, kernel)
+    assert card.asked == [(77, one.declared.block, one.declared.shared_bytes)]
+    launch._plan.cache_clear()
+    card.on_each = 0
+    assert [part.label for part in prepared(0, kernel)] == ["apart"]
+
+
+def test_a_driver_that_does_not_say_how_many_blocks_run_at_once_is_told_of(card):
+    from cuda.bindings import driver
+
+    card.error = driver.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(
+        RuntimeError, match=r"blocks of planted_meetings.* CUDA_ERROR_INVALID_VALUE"
+    ):
+        prepared(0, replace(PLANTED, launches=with_another))
 
 
 def test_what_runs_elsewhere_may_be_for_one_architecture_too():

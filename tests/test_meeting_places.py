@@ -13,7 +13,7 @@ from cugraphs.executable import PlannedProgram
 from cugraphs.fusion import HERE, NEXT_PLACE, Rule, fuse
 from cugraphs.joined_ops import joined_ops
 from cugraphs.kernel import ArrayType, Dim
-from cugraphs.meeting_places import LEAST_LAYERS, num_places, places_of
+from cugraphs.meeting_places import LEAST_LAYERS, MeetingPlaces, num_places, places_of
 from cugraphs.program import Buffer, Kind
 from cugraphs.step_signature import StepSignature
 from cugraphs.trace import Tracer
@@ -88,17 +88,71 @@ def executable(layers, device):
     return memory, memory.executable(planned)
 
 
+def run(bound):
+    bound.inputs({})["x"][...] = inputs()[0]
+    return bound.run({})["out"]
+
+
 def test_places_are_there_and_clear_without_anybody_giving_them():
     memory, bound = executable(5, CpuDevice())
-    for _ in range(2):
-        bound.inputs({})["x"][...] = inputs()[0]
-        np.testing.assert_array_equal(bound.run({})["out"], expected(layers=5))
-    assert len(memory._places) == num_places(5)
-    for place in memory._places.values():
-        np.testing.assert_array_equal(place, clear_places(1)[0])
+    for place in memory.places.arrays.values():
         place[3:9] = 5
-    memory.clear_places()
-    assert all((place == -1).all() for place in memory._places.values())
+    for _ in range(2):
+        np.testing.assert_array_equal(run(bound), expected(layers=5))
+        for place in memory.places.arrays.values():
+            np.testing.assert_array_equal(place, clear_places(1)[0])
+    assert len(memory.places.arrays) == num_places(5)
+
+
+class Interrupted(CpuDevice):
+    """Its third op puts into a place, and is interrupted once."""
+
+    interrupts = False
+
+    def bind(self, program, arrays, **how):
+        ops = super().bind(program, arrays, **how)
+        place = arrays[program.ops[2].operands[1]]
+
+        def third(after_ours):
+            assert (place == -1).all()
+            if self.interrupts:
+                place[5] = 7
+                self.interrupts = False
+                raise KeyboardInterrupt
+            return ops[2](after_ours)
+
+        return [*ops[:2], third, *ops[3:]]
+
+
+def test_a_step_that_was_not_queued_to_its_end_leaves_no_place_that_is_not_clear():
+    device = Interrupted()
+    memory, bound = executable(5, device)
+    run(bound)
+    device.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        run(bound)
+    assert any((place == 7).any() for place in memory.places.arrays.values())
+    np.testing.assert_array_equal(run(bound), expected(layers=5))
+
+
+@pytest.mark.parametrize("at", ["while they are cleared", "in the step", "behind the step"])
+def test_after_an_interrupt_the_next_step_clears_and_those_behind_it_do_not(at):
+    cleared = []
+
+    def clear():
+        cleared.append(at)
+        if at == "while they are cleared" and len(cleared) == 1:
+            raise KeyboardInterrupt
+
+    places = MeetingPlaces({}, clear)
+    if at == "behind the step":
+        places.__enter__()  # the call of __exit__ is what is interrupted
+    else:
+        with pytest.raises(KeyboardInterrupt), places:
+            raise KeyboardInterrupt
+    for _ in range(3):
+        with places:
+            assert len(cleared) == 2
 
 
 def test_places_are_not_of_a_steps_signature():
