@@ -1,6 +1,6 @@
 """Sizes of published Llama models, at which kernels are timed. Knows no kernel.
 
-``8b`` is Llama 3.1 8B, ``1b`` Llama 3.2 1B, ``70b`` Llama 3.1 70B.
+``8b`` is Llama 3.1 8B, ``1b`` and ``3b`` Llama 3.2 1B and 3B, ``70b`` Llama 3.1 70B.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class ModelSizes:
 VOCAB = 128_256
 MODELS = {
     "1b": ModelSizes(2048, 8192, Heads(32, 8, 64)),
+    "3b": ModelSizes(3072, 8192, Heads(24, 8, 128)),
     "8b": ModelSizes(4096, 14_336, Heads(32, 8, 128)),
     "70b": ModelSizes(8192, 28_672, Heads(64, 8, 128)),
 }

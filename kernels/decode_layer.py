@@ -480,6 +480,7 @@ DECODE_LAYER = Kernel(
     ),
     benchmarks=(
         layer_case("1b_1024", MODELS["1b"].heads, 1024, MODELS["1b"].hidden, MODELS["1b"].inter),
+        layer_case("3b_1024", MODELS["3b"].heads, 1024, MODELS["3b"].hidden, MODELS["3b"].inter),
         layer_case("8b_1024", MODELS["8b"].heads, 1024, MODELS["8b"].hidden, MODELS["8b"].inter),
     ),
 )

@@ -1,4 +1,4 @@
-"""All layers of a decode step of one row in one launch on a GPU, at the sizes of a 1B and of an 8B.
+"""All layers of a decode step of one row in one launch on a GPU, at the sizes of a 1B, 3B and 8B.
 
 Their K and V are of several lengths. The launches of each layer, which steps of two rows have, are
 the other side; NumPy is for both.
@@ -67,7 +67,9 @@ def assert_close(found, expected):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(("model", "length"), [("1b", 1), ("1b", 130), ("1b", 2900), ("8b", 700)])
+@pytest.mark.parametrize(
+    ("model", "length"), [("1b", 1), ("1b", 130), ("1b", 2900), ("3b", 2500), ("8b", 700)]
+)
 def test_layers_in_one_launch_give_the_same_bits_in_every_replay(device, model, length, dtype):
     if device.multiprocessors < MULTIPROCESSORS:
         pytest.skip("fewer multiprocessors than the launch has blocks")

@@ -280,9 +280,7 @@ def test_a_driver_that_does_not_say_how_many_blocks_run_at_once_is_told_of(card)
     from cuda.bindings import driver
 
     card.error = driver.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(
-        RuntimeError, match=r"blocks of planted_meetings.* CUDA_ERROR_INVALID_VALUE"
-    ):
+    with pytest.raises(RuntimeError, match="the driver answers with CUDA_ERROR_INVALID_VALUE"):
         prepared(0, replace(PLANTED, launches=with_another))
 
 

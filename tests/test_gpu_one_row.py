@@ -1,0 +1,113 @@
+"""Engines whose decode steps of one row have all layers in one launch, whose blocks meet.
+
+Two of them on one card, by turns and at once, beside others' kernels, give what each gives alone.
+"""
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from test_interrupts import Interrupter
+from tiny_model import write_tiny_model
+
+from cugraphs import LLM, SamplingParams
+from cugraphs.kernels import DECODE_LAYER
+
+pytestmark = pytest.mark.gpu
+
+# The smallest sizes that fill an H200 with blocks.
+CONFIG = {
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 1024,
+    "torch_dtype": "bfloat16",
+}
+PROMPTS = ["The quick brown fox", "Once upon a time there was a little girl who had a cat"]
+LONG = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+SHORT = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+WAYS = {
+    "replayed": {},
+    "loops": {"num_scheduler_steps": 8, "step_loops": True, "async_scheduling": True},
+    "eager": {"graph_mode": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("one_row") / "model", config=CONFIG)
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def engines(folder, request):
+    """Two in one process, each with a stream of its own."""
+    how = {
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "max_num_seqs": 2,
+        "max_model_len": 512,
+        **WAYS[request.param],
+    }
+    both = [LLM(folder, num_kv_blocks=40, **how) for _ in range(2)]
+    program = both[0].runner.plan.decode[1].program
+    assert sum(op.kernel is DECODE_LAYER for op in program.ops) == CONFIG["num_hidden_layers"]
+    return both
+
+
+def tokens(outputs):
+    return [answer.token_ids for output in outputs for answer in output.outputs]
+
+
+def alone(engine, prompt, params=LONG):
+    return tokens(engine.generate([prompt], params))
+
+
+def test_two_engines_by_turns(engines):
+    expected = [alone(engine, prompt) for engine, prompt in zip(engines, PROMPTS, strict=True)]
+    streams = [engine.stream(p, LONG) for engine, p in zip(engines, PROMPTS, strict=True)]
+    for _ in zip(*streams, strict=False):
+        pass
+    for stream in streams:
+        for _ in stream:
+            pass
+    assert [tokens([stream.output]) for stream in streams] == expected
+
+
+def test_two_engines_at_once_beside_others_kernels(engines):
+    """Whose blocks take multiprocessors, some of them for longer than a step lasts."""
+    expected = [alone(engine, prompt) for engine, prompt in zip(engines, PROMPTS, strict=True)]
+    done = threading.Event()
+
+    def disturb():
+        import cupy
+
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            values = cupy.random.random((2048, 2048), dtype=cupy.float32)
+            while not done.is_set():
+                for _ in range(20):
+                    values = cupy.sort(values @ values / 1024, axis=0)
+                stream.synchronize()
+
+    with ThreadPoolExecutor(3) as pool:
+        other = pool.submit(disturb)
+        try:
+            for _ in range(3):
+                found = list(pool.map(alone, engines, PROMPTS))
+                assert found == expected
+        finally:
+            done.set()
+        other.result()
+
+
+def test_an_interrupt_leaves_nothing_behind(engines):
+    engine, _ = engines
+    expected = alone(engine, PROMPTS[0], SHORT)
+    with Interrupter() as counted:
+        engine.generate([PROMPTS[0]], SHORT)
+    for at in range(counted.lines // 12, counted.lines, counted.lines // 6):
+        with contextlib.suppress(KeyboardInterrupt), Interrupter(at):
+            engine.generate([PROMPTS[0]], SHORT)
+        assert alone(engine, PROMPTS[0], SHORT) == expected
