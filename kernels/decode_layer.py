@@ -476,6 +476,8 @@ DECODE_LAYER = Kernel(
         layer_case("block_size_32", Heads(4, 2, 64), 209, block_size=32),
         layer_case("head_dim_128", Heads(2, 2, 128), 40),
         layer_case("head_dim_128_long", Heads(2, 2, 128), 700),
+        layer_case("group_of_3", Heads(12, 4, 64), 70, 768, 768),  # pieces of 3 loads of a warp
+        layer_case("group_of_8", Heads(8, 1, 64), 200),
         layer_case("small_scale", Heads(4, 2, 64), 20, scale=1e-3),  # shows a wrong eps
     ),
     benchmarks=(
