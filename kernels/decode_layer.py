@@ -50,7 +50,7 @@ MAX_GROUP = 8  # query heads of a KV head
 WARPS = 8  # of a block, that multiply; one more copies
 
 _STEP = 32 * 8  # elements of a row that a warp loads at a time
-_WORTH_PIECE, _WORTH_HIDDEN = 1024, 4096
+_WORTH_PIECE, _WORTH_HIDDEN = 1536, 4096  # smaller pieces, and wider rows, lose
 _MAX_PIECE = 2048  # elements of a row of a weight that one copy brings
 _MAX_PIECES, _MIN_PIECES = 6, 3  # of a warp's ring
 _SHARED_BYTES = (227 << 10) - 1536  # of a block, but for what it has beside rows and rings
@@ -233,7 +233,8 @@ class LayerSizes:
 def is_worth_one_launch(axes: Axes) -> bool:
     """Whether a layer as one launch is faster than as the launches that it stands for.
 
-    Copies must be large enough to keep memory busy, and warps must have registers for the row.
+    A warp begins only so many copies in a microsecond, so these must be large enough to keep memory
+    busy; and warps must have registers for the row.
     """
     return LayerSizes.of(axes).piece >= _WORTH_PIECE and axes["hidden"] <= _WORTH_HIDDEN
 
