@@ -64,6 +64,7 @@ class Operand:
             what is before it, or that writes it in another way. Where the launch itself updates
             it, that comes after the wait.
         appends: what is updated is one place for each row: its newest token.
+        gathered: a table; which of its rows are read, and how few, is what other operands hold.
         scratch: what is updated is nobody's result: it means something to launches of this kernel
             alone, and the reference leaves it as it is.
     """
@@ -76,6 +77,7 @@ class Operand:
     constant: bool = False
     settled: bool = False
     appends: bool = False
+    gathered: bool = False
     scratch: bool = False
 
     @cached_property

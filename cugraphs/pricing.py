@@ -6,7 +6,6 @@ takes for it is in ``step_bound``.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -91,17 +90,9 @@ def count_launches(op: Op, sizes: Mapping[str, int], arch: str = "") -> int:
 
 
 def streamed_weights(op: Op) -> set[Buffer]:
-    """The weights that a launch reads whole.
-
-    A table from which rows are gathered has an axis that no other operand has: its rows are chosen
-    by the contents of one, so no shape tells how many of them are read. Operands that could be left
-    out count: a product's columns are the length of its bias, whether it has one or not.
-    """
-    pairs = list(zip(op.kernel.operands, op.operands, strict=False))
-    declared = ({name for _, name, _ in operand.axes} for operand in op.kernel.operands)
-    uses = Counter(axis for axes in declared for axis in axes)
+    """The weights that a launch reads whole: all but tables of which it gathers rows."""
     return {
         buffer
-        for operand, buffer in pairs
-        if buffer.kind is Kind.WEIGHT and all(uses[name] > 1 for _, name, _ in operand.axes)
+        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+        if buffer.kind is Kind.WEIGHT and not operand.gathered
     }

@@ -449,7 +449,7 @@ DECODE_LAYER = Kernel(
         Operand("gain2", ("hidden",), "T", constant=True),
         Operand("gate_up", ("2*inter", "hidden"), "T", constant=True),
         Operand("down", ("hidden", "inter"), "T", constant=True),
-        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True),
+        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True, gathered=True),
         Operand("positions", ("rows",), "int32"),
         Operand("slot_mapping", ("rows",), "int32"),
         Operand("block_tables", ("slots", "max_blocks"), "int32"),

@@ -100,7 +100,7 @@ EMBEDDING = Kernel(
     operands=(
         Operand("out", ("tokens", "hidden"), "T", Access.WRITE),
         Operand("token_ids", ("tokens",), "int32"),
-        Operand("table", ("vocab", "hidden"), "T", constant=True),
+        Operand("table", ("vocab", "hidden"), "T", constant=True, gathered=True),
     ),
     reference=reference,
     cost=cost,

@@ -136,7 +136,7 @@ LINEAR_ROPE_APPEND = Kernel(
         Operand("positions", ("tokens",), "int32"),
         Operand("slot_mapping", ("tokens",), "int32"),
         Operand("weight", ("qkv_size", "in_features"), "T", constant=True),
-        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True),
+        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True, gathered=True),
         Operand("bias", ("qkv_size",), "T", optional=True, constant=True),
     ),
     reference=reference,

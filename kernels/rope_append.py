@@ -211,7 +211,7 @@ ROPE_APPEND = Kernel(
         Operand("k_cache", CACHE_AXES, "T", Access.UPDATE, appends=True),
         Operand("v_cache", CACHE_AXES, "T", Access.UPDATE, appends=True),
         Operand("qkv", ("tokens", "qkv_size"), "T"),
-        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True),
+        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True, gathered=True),
         Operand("positions", ("tokens",), "int32"),
         Operand("slot_mapping", ("tokens",), "int32"),
     ),

@@ -223,7 +223,7 @@ ROPE_APPEND_ATTENTION = Kernel(
         Operand("row_ids", ("rows",), "int32"),
         Operand("seq_lens", ("rows",), "int32"),
         Operand("parts", (f"rows+{BLOCKS}", "part_words"), "int32", settled=True),
-        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True),
+        Operand("cos_sin", ("max_position", "head_dim"), "float32", constant=True, gathered=True),
     ),
     reference=reference,
     cost=cost,
