@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cugraphs.kernel import MAX_STACK, Launch, MatrixProduct, bind_axis, running_on
+from cugraphs.kernel import MAX_STACK, Access, Launch, MatrixProduct, bind_axis, running_on
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -73,7 +73,11 @@ def _continues(before: Op, op: Op, launch: Launch, uses: Mapping[Buffer, int]) -
     if handed_on is not now["x"] or handed_on.kind is not Kind.TEMP or uses[handed_on] != 2:
         return False
     common = {*(launch.operands or ())} - {"out", "x"}
-    return all(earlier.get(name) is now.get(name) for name in common)
+    if any(earlier.get(name) is not now.get(name) for name in common):
+        return False
+    # Nothing orders what one op stores before what the next reads, but for places.
+    updated = [o.name for o in op.kernel.operands if o.access is Access.UPDATE and not o.scratch]
+    return all(earlier[name] is not now[name] for name in updated if name in launch.stack)
 
 
 def _named(op: Op) -> dict[str, Buffer]:

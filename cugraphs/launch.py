@@ -464,12 +464,18 @@ def device_arch() -> str:
     return f"sm_{cupy.cuda.Device().compute_capability}"
 
 
-@cache
 def device_multiprocessors() -> int:
     """Multiprocessors that this process may use of the current device."""
     import cupy
 
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+    return _multiprocessors(int(cupy.cuda.Device().id))
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    import cupy
+
+    return int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 @cache

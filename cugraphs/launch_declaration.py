@@ -74,7 +74,8 @@ class Launch:
         stack: operands that each op has of its own where several, one after the other, are one
             launch: up to :data:`MAX_STACK` ops of one kernel with the same scalars and sizes, the
             ``out`` of one being the ``x`` of the next and of nobody else, and all operands but
-            these being the same arrays. They come first, as one parameter (kernels/stack.cuh);
+            these being the same arrays. What an op updates of them, but for places, the next does
+            not have. They come first, as one parameter (kernels/stack.cuh);
             ``operands`` names the others. Only a kernel of one launch has it.
     """
 

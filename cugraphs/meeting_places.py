@@ -49,7 +49,11 @@ def is_place(buffer: Buffer) -> bool:
 
 def places_of(programs: Iterable[Program]) -> dict[str, ArrayType]:
     """The places of all programs, by name, each once."""
-    return {b.name: b.type for program in programs for b in program.buffers if is_place(b)}
+    places: dict[str, ArrayType] = {}
+    for buffer in (b for program in programs for b in program.buffers if is_place(b)):
+        known = places.setdefault(buffer.name, buffer.type)
+        assert known == buffer.type, f"{buffer.name} is {buffer.type} and {known}"
+    return places
 
 
 class MeetingPlaces:

@@ -127,26 +127,29 @@ def test_fused_layers_interpret_to_the_bits_of_the_plain_ops():
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "dtype", "is_fused"),
+    ("name", "rows", "dtype", "tokens", "is_fused"),
     [
-        ("llama-3.2-1b", 1, "bfloat16", True),
-        ("llama-3.2-1b", 1, "float16", True),
-        ("llama-3.2-1b", 1, "float32", False),
-        ("llama-3.2-1b", 2, "bfloat16", False),
-        ("llama-3.1-8b", 1, "bfloat16", True),
-        ("llama-3.1-8b", 1, "float16", True),
-        ("mistral-7b-v0.3", 1, "bfloat16", True),
-        ("smollm2-135m", 1, "bfloat16", False),  # rows are of no whole steps of a warp
-        ("smollm2-1.7b", 1, "bfloat16", True),
-        ("llama-3.2-3b", 1, "bfloat16", False),  # pieces are too small
-        ("tinyllama-1.1b", 1, "bfloat16", False),
-        ("llama-2-7b", 1, "float16", False),
-        ("llama-3.1-70b", 1, "bfloat16", False),  # a row takes too many registers
+        ("llama-3.2-1b", 1, "bfloat16", 131072, True),
+        ("llama-3.2-1b", 1, "float16", 512, True),
+        ("llama-3.2-1b", 1, "float32", 512, False),
+        ("llama-3.2-1b", 2, "bfloat16", 512, False),
+        ("llama-3.1-8b", 1, "bfloat16", 8192, True),
+        ("llama-3.1-8b", 1, "float16", 512, True),
+        ("llama-3.1-8b", 1, "bfloat16", 8208, False),  # long rows take longer
+        ("mistral-7b-v0.3", 1, "bfloat16", 4096, True),
+        ("smollm2-1.7b", 1, "bfloat16", 8192, True),
+        ("llama-3.2-3b", 1, "bfloat16", 512, False),  # pieces are too small
+        ("tinyllama-1.1b", 1, "bfloat16", 512, False),
+        ("llama-2-7b", 1, "float16", 512, False),
+        ("smollm2-135m", 1, "bfloat16", 512, False),  # rows are of no whole steps of a warp
+        ("llama-3.1-70b", 1, "bfloat16", 512, False),  # a row takes too many registers
     ],
 )
-def test_all_layers_of_one_row_are_one_launch_where_it_is_worth_it(name, rows, dtype, is_fused):
+def test_all_layers_of_one_row_are_one_launch_where_it_is_worth_it(
+    name, rows, dtype, tokens, is_fused
+):
     config = LlamaConfig.from_hf({**model_shape(name), "num_hidden_layers": 5}, name)
-    cache = KVCacheShape(5, 40, config.num_key_value_heads, 16, config.head_dim, dtype, 64)
+    cache = KVCacheShape(5, 40, config.num_key_value_heads, 16, config.head_dim, dtype, tokens)
     sizes = {"vocab_size": config.vocab_size, "max_num_seqs": 2, "max_num_batched_tokens": 64}
     plan = StepPlan(Llama(config, dtype), cache, ladder=Ladder(2, "vllm"), **sizes)
     program = plan.decode[plan.ladder.class_for(rows)].program

@@ -95,6 +95,27 @@ def test_what_is_not_of_the_stack_must_be_the_same():
     assert joined(program, own_gain) == [1, 1, 1, 1]
 
 
+def test_what_one_layer_updates_the_next_does_not_have():
+    """A layer's cache, say, of which the next would read what was there before."""
+    kernel = replace(
+        PLANTED,
+        operands=tuple([replace(o, scratch=o.name == "next_place") for o in PLANTED.operands[:3]])
+        + PLANTED.operands[3:],
+    )
+    assert kernel.operands[1].name == "here"
+    program = trace(4)
+    first, second, third = program.of_kind(Kind.STATE)
+    for caches, runs in (
+        ((first, second, third, first), [4]),
+        ((first, second, second, third), [2, 2]),
+    ):
+        program.ops[:] = [
+            replace(op, kernel=kernel, operands=(op.operands[0], cache, *op.operands[2:]))
+            for op, cache in zip(program.ops, caches, strict=True)
+        ]
+        assert joined(program) == runs
+
+
 def test_launches_without_a_stack_or_of_others_are_not_joined():
     program = trace(3)
     assert joined(program, [None] * 3) == [1, 1, 1]

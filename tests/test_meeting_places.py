@@ -75,6 +75,15 @@ def test_each_layer_clears_the_place_of_the_next_and_the_last_that_of_the_first(
     assert joined_ops(program, launches) == [range(layers)]
 
 
+def test_places_of_one_name_are_alike():
+    one, other = fuse(trace(3), [RULE]), fuse(trace(3), [RULE])
+    assert [*places_of([one, other])] == [f"meeting_place.{i}" for i in range(3)]
+    wide = Buffer(99, "meeting_place.0", ArrayType((5,), "int32"), Kind.STATE)
+    other.buffers.append(wide)
+    with pytest.raises(AssertionError, match=r"meeting_place.0 is int32\[5\] and int32"):
+        places_of([one, other])
+
+
 def test_fewer_layers_are_not_fused():
     program = fuse(trace(LEAST_LAYERS - 1), [RULE])
     assert [op.kernel for op in program.ops] == [PLAIN] * 2 and not places_of([program])
