@@ -12,7 +12,8 @@ from decode_layers import NAMES, PLACES, case_of, layers_of, plain_layers
 
 from cugraphs.emulation import emulate
 from cugraphs.expected_results import ExpectedResults
-from cugraphs.fusion import RULES, fuse
+from cugraphs.fusion import fuse
+from cugraphs.fusion_rules import RULES
 from cugraphs.interpreter import interpret
 from cugraphs.joined_ops import queued_launches
 from cugraphs.kernels import ATTENTION_PARTS

@@ -17,7 +17,8 @@ from random_programs import (
 )
 from tiny_kernels import DOUBLE, free
 
-from cugraphs.fusion import RULES, Rule, fuse
+from cugraphs.fusion import fuse
+from cugraphs.fusion_rules import RULES, Rule
 from cugraphs.kernel import Access, Kernel, Operand, bind_axis
 from cugraphs.kernels import ADD, ADD_RMS_NORM, LINEAR, LINEAR_RESIDUAL, RMS_NORM, SILU_AND_MUL
 from cugraphs.kv_cache import KVCacheShape

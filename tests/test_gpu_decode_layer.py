@@ -13,7 +13,8 @@ from decode_layers import layers_of, plain_layers
 from cugraphs.bucketed_step import ProgramMemory
 from cugraphs.buffer_assignment import assign_buffers
 from cugraphs.executable import PlannedProgram
-from cugraphs.fusion import RULES, fuse
+from cugraphs.fusion import fuse
+from cugraphs.fusion_rules import RULES
 from cugraphs.interpreter import interpret
 from cugraphs.kernels.benchmark_sizes import MODELS
 from cugraphs.kernels.decode_layer import DECODE_LAYER, layer_case

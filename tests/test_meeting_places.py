@@ -10,7 +10,8 @@ from cugraphs.bucketed_step import ProgramMemory
 from cugraphs.buffer_assignment import assign_buffers
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.executable import PlannedProgram
-from cugraphs.fusion import HERE, NEXT_PLACE, Rule, fuse
+from cugraphs.fusion import fuse
+from cugraphs.fusion_rules import HERE, NEXT_PLACE, Rule
 from cugraphs.joined_ops import joined_ops
 from cugraphs.kernel import ArrayType, Dim
 from cugraphs.meeting_places import LEAST_LAYERS, MeetingPlaces, num_places, places_of

@@ -9,7 +9,8 @@ from test_interrupts import Interrupter
 from tiny_model import write_tiny_model
 
 from cugraphs import LLM, SamplingParams, compiler
-from cugraphs.fusion import RULES, fuse
+from cugraphs.fusion import fuse
+from cugraphs.fusion_rules import RULES
 from cugraphs.kernels import DECODE_LAYER
 
 CONFIG = {
