@@ -71,6 +71,23 @@ def stacked_layers_are_one_after_the_other(kernels: Kernels) -> None:
             assert_same_bits(what, [one[c] for c in caches], [other[c] for c in caches])
 
 
+def tables_end_with_the_row(kernels: Kernels) -> None:
+    """Nothing is read behind the last block of a row, where its table and its slot are the last."""
+    kernel = kernels["decode_layer"]
+    names = [operand.name for operand in kernel.supplied]
+    lengths = {"one_row": 37, "two_parts": 128, "three_parts": 256, "block_size_32": 128}
+    for name, length in lengths.items():
+        case = case_named(kernel, name)
+        arrays = dict(zip(names, case_arrays(kernel, case, "bfloat16"), strict=True))
+        block_size = arrays["k_cache"].shape[2]
+        table = arrays["block_tables"][arrays["row_ids"][0]][: -(-length // block_size)].copy()
+        newest = int(table[-1]) * block_size + (length - 1) % block_size
+        row = {"row_ids": 0, "positions": length - 1, "slot_mapping": newest, "seq_lens": length}
+        arrays |= {key: np.full(1, value, np.int32) for key, value in row.items()}
+        arrays["block_tables"] = table[None]
+        assert_right_on_sm_90(kernel, case, tuple(arrays.values()))
+
+
 def _layers(kernel: Kernel, case: Case) -> list[dict[str, Array]]:
     """Operands by name; each layer has weights and caches of its own."""
     arrays = case_arrays(kernel, case, "bfloat16")
@@ -114,5 +131,6 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
         layers_are_right,
         stacked_layers_are_one_after_the_other,
         smaller_cards_are_right,
+        tables_end_with_the_row,
     ),
 }

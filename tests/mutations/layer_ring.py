@@ -53,6 +53,7 @@ BUGS = {
             "* depth + depth - 1 - part) * Sizes::kPiece",
         ),
         ("the block of two pieces later", "block = next_block;\n      next_block", "next_block"),
+        ("reads the table behind its end", "return piece < all ?", "return piece <= all ?"),
         (
             "reads the table before its wait",
             "  wait_for_previous_kernel();\n  const TokenPieces<Sizes> tokens = tokens_of_row();",
