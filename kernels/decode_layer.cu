@@ -205,10 +205,12 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     rings.init();
   }
   __syncthreads();
+  const auto tokens_of_row = [&] {
+    return TokenPieces<Sizes>(block_tables, row_ids, seq_lens, max_blocks, block_shift);
+  };
   int warp = threadIdx.x / 32;
   if (warp == Sizes::kWarps) {
-    copy_layers(layers, rings, &current);
-    wait_for_previous_kernel();
+    copy_layers(layers, rings, &current, tokens_of_row);
     start_next_kernel();
     return;
   }
@@ -216,19 +218,19 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
   Worker worker{reinterpret_cast<T*>(smem), rows, rows + kHidden, &current, {rings, warp}};
   worker.load_gains(layers.of[0].gain);
   wait_for_previous_kernel();
-  const TokenPieces<Sizes> tokens(block_tables, row_ids, seq_lens, max_blocks, block_shift);
-  __shared__ float angles[Sizes::kHeadDim];  // of the newest token's position
-  if (threadIdx.x < Sizes::kHeadDim && tokens.length > 0) {
-    angles[threadIdx.x] = cos_sin[(tokens.length - 1ll) * Sizes::kHeadDim + threadIdx.x];
-  }
-  const int last_piece = tokens.last(warp);
-  const Attention attention{tokens, angles, last_piece, tokens.block_of(last_piece), scale_log2};
+  const TokenPieces<Sizes> tokens = tokens_of_row();
+  __shared__ __align__(16) unsigned char of_newest[sizeof(NewestToken<T, Sizes>)];
+  auto& newest = *reinterpret_cast<NewestToken<T, Sizes>*>(of_newest);
+  newest.fill(tokens, cos_sin);
+  const Attention attention{tokens, newest, scale_log2};
 
   const int count = static_cast<int>(layers.count);
 #pragma unroll 1
   for (int layer = 0; layer < count; ++layer) {
     // Registers are few: what follows from this is worked out anew in each layer.
     work_out_anew(warp);
+    const Share of_hidden = share_of<Sizes>(kHidden, warp);
+    const Share of_inter = share_of<Sizes>(Sizes::kInter, warp);
     const DecodeLayer<T>& own = layers.of[layer];
     const Place here{own.here}, next{own.next_place};
     const bool is_first = layer == 0, is_last = layer == count - 1;
@@ -240,17 +242,14 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     if (makes_qkv) {
       worker.make_qkv(here, next, warp);
       arrive_at<Sizes>(here.count(Place::kQkvCount + kv_head_of_block<Sizes>()));
-    }
-    if (tokens.attends()) {
-      attention.run(own, here, next, reinterpret_cast<float*>(smem), warp);
+      worker.enter(layer, kAttentionPhase);
     }
     worker.load_gains(own.gain2);
+    if (tokens.attends()) {
+      attention.run(worker.ring, own, here, next, reinterpret_cast<float*>(smem), warp);
+    }
     if (makes_qkv) Attention::clear_parts(next, warp);
     if (blockIdx.x == 0 && threadIdx.x < Place::kCounts) clear_count(next.count(threadIdx.x));
-
-    work_out_anew(warp);
-    const Share of_hidden = share_of<Sizes>(kHidden, warp);
-    const Share of_inter = share_of<Sizes>(Sizes::kInter, warp);
 
     wait_at<Sizes>(here.count(Place::kAttendedCount), Sizes::kKvHeads);
     worker.template take_row<Sizes::kQ>(here.attended());

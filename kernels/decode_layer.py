@@ -216,8 +216,8 @@ class LayerSizes:
 
     @property
     def _bytes_of_pieces(self) -> int:
-        """A piece of each warp's ring, with its two barriers."""
-        return WARPS * (2 * self.piece + 16)
+        """A piece of each warp's ring, of a weight or of K or V, with its two barriers."""
+        return WARPS * (2 * max(self.piece, PIECE_TOKENS * self.head_dim) + 16)
 
     @property
     def meeting_words(self) -> int:

@@ -2,9 +2,9 @@
 // head, by the blocks that have made its q, k and v. fp16 and bf16, head_dim 64 or 128, cache blocks of 16
 // tokens times a power of two.
 //
-// A warp has a piece of K and V, 16 tokens, in registers, and loads its first one before q is there. q, and the
-// newest token's k, are in the layer's place as the product gave them, and are rotated by each warp. Who has the
-// row's last piece puts the newest token into it, and into the cache.
+// K and V come through the rings as weights do (TokenPieces), and may be there before q is. q, and the newest
+// token's k, are in the layer's place as the product gave them, and are rotated by each warp. Whoever has the
+// row's last piece puts the newest token into its shared memory, and into the cache.
 //
 // A block's first warps fold what all of them have found, a head each. If there are other blocks, the head's
 // first one folds their parts, in order; so bits depend on the length alone.
@@ -13,58 +13,35 @@
 #include "piece_sums.cuh"
 #include "rotated_halves.cuh"
 
-// What a warp attends to: every so many pieces of 16 tokens of its KV head. Pieces of the row are dealt out to as
-// many blocks as leave each of their warps one, or to all blocks of the head; to a block's warps in turn.
-template <typename Sizes>
-struct TokenPieces {
-  static constexpr int kTokens = 16;
-  const int* block_table;  // of the row's sequence
-  int block_shift;         // a block of the cache is 2^block_shift pieces
-  int length;              // of the sequence, in tokens
-  int all, parts;          // pieces of the row; blocks that attend to it
+// In shared memory, what is known of the row's newest token.
+template <typename T, typename Sizes>
+struct NewestToken {
+  T k_and_v[2 * Sizes::kHeadDim];  // where a warp has the row's last piece: its own, k rotated
+  float angles[Sizes::kHeadDim];   // cosines, then sines, of its position
+  long long in_cache;              // where a cache has it
 
-  __device__ __forceinline__ TokenPieces(
-      const int* block_tables,
-      const int* row_ids,
-      const int* seq_lens,
-      int max_blocks,
-      int block_shift)
-      : block_shift(block_shift), length(load_early(seq_lens)) {
-    block_table = block_tables + static_cast<long long>(load_early(row_ids)) * max_blocks;
-    all = (length + kTokens - 1) / kTokens;
-    parts = min(Sizes::kHeadBlocks, max(1, (all + Sizes::kWarps - 1) / Sizes::kWarps));
-  }
-  // Whether this block attends, maybe to nothing.
-  __device__ __forceinline__ bool attends() const { return rank_in_head<Sizes>() < parts; }
-  __device__ __forceinline__ int first(int warp) const {
-    return warp * parts + rank_in_head<Sizes>();
-  }
-  // Below 0 if the warp has none.
-  __device__ __forceinline__ int last(int warp) const {
-    const int before_end = all - 1 - first(warp);
-    return attends() && before_end >= 0 ? first(warp) + before_end / stride() * stride() : -1;
-  }
-  __device__ __forceinline__ int stride() const { return Sizes::kWarps * parts; }
-  __device__ __forceinline__ int block_of(int piece) const {
-    return piece >= 0 ? load_early(block_table + (piece >> block_shift)) : 0;
-  }
-  // Where a cache has a piece of this KV head, in elements.
-  __device__ __forceinline__ long long in_cache(int block, int piece) const {
-    const long long head =
-        static_cast<long long>(block) * Sizes::kKvHeads + kv_head_of_block<Sizes>();
-    const int place = piece & (1 << block_shift) - 1;
-    return ((head << block_shift) + place) * (kTokens * Sizes::kHeadDim);
+  // By all threads that multiply; a barrier follows.
+  __device__ __forceinline__ void fill(const TokenPieces<Sizes>& tokens, const float* cos_sin) {
+    if (tokens.length <= 0) return;
+    const long long position = tokens.length - 1;
+    if (threadIdx.x < Sizes::kHeadDim) {
+      angles[threadIdx.x] = cos_sin[position * Sizes::kHeadDim + threadIdx.x];
+    }
+    if (threadIdx.x == 0) {
+      const int last = tokens.all - 1, token = tokens.length - 1 - last * Sizes::kTokens;
+      in_cache = tokens.in_cache(tokens.block_of(last), last) + token * Sizes::kHeadDim;
+    }
   }
 };
 
 template <typename T, typename Sizes>
 struct LayerAttention {
   using Place = LayerPlace<T, Sizes>;
+  using Ring = WarpRing<T, Sizes>;
   using Sums = PieceSums<T, Sizes::kHeadDim>;
-  using Piece = typename Sums::Piece;
   using Four = FourColumns<T>;
   static constexpr int kHeadDim = Sizes::kHeadDim, kGroup = Sizes::kGroup, kWarps = Sizes::kWarps;
-  static constexpr int kTokens = Sums::kTokens;
+  static constexpr int kTokens = Sizes::kTokens;
   static constexpr int kVectors = Sums::kKeyLoads;  // of a head, of a lane: 8 columns each
   static constexpr int kHalf = kVectors / 2;
   static constexpr int kStride = Place::kStride;  // floats of a head's result
@@ -74,172 +51,106 @@ struct LayerAttention {
   static_assert(kHeadDim == 64 || kHeadDim == 128, "whole vectors of both halves for each lane");
   static_assert(kGroup <= kWarps, "a warp for each head");
 
-  using Vector = PlaceWords<4>;  // 8 columns
+  using Vector = PlaceWords<4>;  // 8 columns of a head: lane % 4, 4 + lane % 4 and so on
   using Head = Vector[kVectors];
 
   const TokenPieces<Sizes>& tokens;
-  const float* angles;  // in shared memory: cosines, then sines, of the newest token's position
-  int last, last_block;  // this warp's last piece, below 0 if it has none, and which block of the cache has it
-  float scale_log2;     // scale * log2(e)
+  NewestToken<T, Sizes>& newest;
+  float scale_log2;  // scale * log2(e)
 
-  template <typename Words>
-  static __device__ __forceinline__ void load(Words& to, const T* from) {
-    const float4 found = load_from_others(reinterpret_cast<const float4*>(from));
-    static_assert(sizeof(to) == sizeof(found), "a vector");
-    memcpy(&to, &found, sizeof(to));
-  }
-  static __device__ __forceinline__ void load_keys(Piece& piece, const T* keys) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < kVectors; ++j) {
-        load(piece.keys[half][j], keys + Sums::key_token(half) * kHeadDim + Sums::key_column(j));
-      }
-    }
-  }
-  static __device__ __forceinline__ void load_values(Piece& piece, const T* values) {
-#pragma unroll
-    for (int j = 0; j < Sums::kValueLoads; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        load(
-            piece.values[j][i], values + Sums::value_token(i) * kHeadDim + Sums::value_column(j));
-      }
-    }
-  }
+  static __device__ __forceinline__ int column_of(int j) { return (j * 4 + threadIdx.x % 4) * 8; }
 
+  static __device__ __forceinline__ void begin_to_look(Head& head, const T* from) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) head[j] = look<8>(from + column_of(j));
+  }
+  static __device__ __forceinline__ void look_for(Head& head, const T* from) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) look_until_there(head[j], from + column_of(j));
+  }
   __device__ __forceinline__ void rotate(Head& head) const {
 #pragma unroll
     for (int j = 0; j < kHalf; ++j) {
       Halves<T> halves;
       memcpy(&halves.first, &head[j], sizeof(Vector));
       memcpy(&halves.second, &head[j + kHalf], sizeof(Vector));
-      const float* const cosines = angles + Sums::key_column(j);
+      const float* const cosines = newest.angles + column_of(j);
       halves.rotate(cosines, cosines + kHeadDim / 2);
       memcpy(&head[j], &halves.first, sizeof(Vector));
       memcpy(&head[j + kHalf], &halves.second, sizeof(Vector));
     }
   }
 
-  // The newest token: k as a lane has a token's, v likewise.
-  struct Token {
-    Head key;
-    Vector value[Sums::kValueLoads];
-  };
-
-  // Takes the queries, rotated: the head lane / 4 of the group, zeros after the last. If the piece is the row's last
-  // one, the newest token is put into it, its k rotated, and into the cache, which has the piece at `keys` and
-  // `values`.
-  __device__ __forceinline__ void take_row(
-      Sums& sums, Piece& piece, T* keys, T* values, const Place& here) const {
+  // The queries, rotated: the head lane / 4 of the group, zeros after the last. Where this warp has the row's
+  // last piece, lanes 0 to 3 put the newest token's k, rotated, into `newest`, lanes 4 to 7 its v.
+  __device__ __forceinline__ void load_row(Sums& sums, bool has_last, const Place& here) const {
     const int lane_row = threadIdx.x % 32 / 4, kv_head = kv_head_of_block<Sizes>();
     const T* const q = here.qkv() + (kv_head * kGroup + lane_row) * kHeadDim;
-    const T* const k = here.qkv() + Sizes::kQ + kv_head * kHeadDim;
-    const T* const v = k + Sizes::kKvHeads * kHeadDim;
-    const bool is_query = lane_row < kGroup, has_newest = last == tokens.all - 1;
-    Head queries = {};
-    Token newest = {};
+    const T* const k_or_v =
+        here.qkv() + Sizes::kQ + (lane_row * Sizes::kKvHeads + kv_head) * kHeadDim;
+    const bool is_query = lane_row < kGroup, is_newest = has_last && lane_row < 2;
+    Head queries = {}, own;
+    if (is_query) begin_to_look(queries, q);
+    if (is_newest) {
+      begin_to_look(own, k_or_v);
+      look_for(own, k_or_v);
+      if (lane_row == 0) rotate(own);
 #pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      if (is_query) queries[j] = look<8>(q + Sums::key_column(j));
-      if (has_newest) newest.key[j] = look<8>(k + Sums::key_column(j));
+      for (int j = 0; j < kVectors; ++j) *newest_at(lane_row, j) = own[j];
     }
-#pragma unroll
-    for (int j = 0; j < Sums::kValueLoads; ++j) {
-      if (has_newest) newest.value[j] = look<8>(v + Sums::value_column(j));
-    }
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      if (is_query) look_until_there(queries[j], q + Sums::key_column(j));
-    }
+    if (is_query) look_for(queries, q);
     rotate(queries);
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) memcpy(&sums.queries[j], &queries[j], sizeof(Vector));
-    if (!has_newest) return;
-#pragma unroll
-    for (int j = 0; j < kVectors; ++j) {
-      look_until_there(newest.key[j], k + Sums::key_column(j));
-    }
-    rotate(newest.key);
-#pragma unroll
-    for (int j = 0; j < Sums::kValueLoads; ++j) {
-      look_until_there(newest.value[j], v + Sums::value_column(j));
-    }
-    append(piece, newest, keys, values);
+  }
+  __device__ __forceinline__ Vector* newest_at(int which, int j) const {
+    return reinterpret_cast<Vector*>(newest.k_and_v + which * kHeadDim + column_of(j));
   }
 
-  // Puts the newest token into the row's last piece, and into the cache. What lies after it, maybe NaN, weighs
-  // nothing; of V it is cleared.
-  __device__ __forceinline__ void append(
-      Piece& piece, const Token& newest, T* keys, T* values) const {
-    const int place = (tokens.length - 1) % kTokens;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (Sums::key_token(half) != place) continue;
+  // Puts the newest token's k (0) or v (1) into its piece in shared memory and into the cache, by the lanes that
+  // have put it into `newest`.
+  __device__ __forceinline__ void append(int which, T* piece, T* cache, int last) const {
+    const int token = tokens.length - 1 - last * kTokens;
+    if (threadIdx.x % 32 / 4 == which) {
 #pragma unroll
       for (int j = 0; j < kVectors; ++j) {
-        memcpy(&piece.keys[half][j], &newest.key[j], sizeof(Vector));
-        *reinterpret_cast<Vector*>(keys + place * kHeadDim + Sums::key_column(j)) = newest.key[j];
+        const Vector own = *newest_at(which, j);
+        *reinterpret_cast<Vector*>(piece + token * kHeadDim + column_of(j)) = own;
+        *reinterpret_cast<Vector*>(cache + newest.in_cache + column_of(j)) = own;
       }
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = Sums::value_token(i);
-#pragma unroll
-      for (int j = 0; j < Sums::kValueLoads; ++j) {
-        if (token == place) {
-          memcpy(&piece.values[j][i], &newest.value[j], sizeof(Vector));
-          *reinterpret_cast<Vector*>(values + place * kHeadDim + Sums::value_column(j)) =
-              newest.value[j];
-        } else if (token > place) {
-          piece.values[j][i] = {};
-        }
-      }
-    }
-  }
-
-  // Attends to this warp's pieces, the last one first: it is in registers, `at` in the cache.
-  __device__ __forceinline__ void attend(
-      Piece& piece,
-      long long at,
-      const DecodeLayer<T>& layer,
-      const Place& here,
-      float* found) const {
-    Sums sums;
-    take_row(sums, piece, layer.k_cache + at, layer.v_cache + at, here);
-    int own = last, next_block = tokens.block_of(own - tokens.stride());
-#pragma unroll 1
-    while (true) {
-      sums.weigh(piece, tokens.length - own * kTokens, scale_log2);
-      own -= tokens.stride();
-      if (own >= 0) {
-        at = tokens.in_cache(next_block, own);
-        load_keys(piece, layer.k_cache + at);
-      }
-      sums.add(piece);
-      if (own < 0) break;
-      load_values(piece, layer.v_cache + at);
-      next_block = tokens.block_of(own - tokens.stride());
-    }
-    sums.template store<kGroup>(found, kGroup, kStride);
+    __syncwarp();
   }
 
   // Attends, and puts the KV head's columns of the row if this is the head's first block. `found` is shared
   // memory of kFoundBytes. All threads that multiply call it; they have passed a barrier since qkv.
   __device__ __forceinline__ void run(
+      Ring& ring,
       const DecodeLayer<T>& layer,
       const Place& here,
       const Place& next,
       float* found,
       int warp) const {
-    const long long at = tokens.in_cache(last_block, last);
-    Piece piece = {};
-    if (last >= 0) {
-      load_keys(piece, layer.k_cache + at);
-      load_values(piece, layer.v_cache + at);
-    }
+    const int last = tokens.all - 1;
+    int piece = tokens.first(warp);
     wait_at<Sizes>(here.count(Place::kQkvCount + kv_head_of_block<Sizes>()), Sizes::kHeadBlocks);
-    if (last >= 0) attend(piece, at, layer, here, found + warp * kFoundOfWarp);
+    if (piece <= last) {
+      Sums sums;
+      load_row(sums, last % tokens.stride() == piece, here);
+#pragma unroll 1
+      for (; piece <= last; piece += tokens.stride()) {
+        const int count = tokens.length - piece * kTokens;
+        T* const keys = reinterpret_cast<T*>(ring.await_piece());
+        if (piece == last) append(0, keys, layer.k_cache, last);
+        sums.weigh(keys, count, scale_log2);
+        ring.give_back_written();
+        T* const values = reinterpret_cast<T*>(ring.await_piece());
+        if (piece == last) append(1, values, layer.v_cache, last);
+        sums.add(values, count);
+        ring.give_back_written();
+      }
+      sums.template store<kGroup>(found + warp * kFoundOfWarp, kGroup, kStride);
+    }
     sync_block<Sizes>();
     fold(here, next, found, warp);
   }

@@ -1,5 +1,5 @@
-// What a decode step of one row reads of weights, layer after layer: which rows of which weight a warp multiplies,
-// and the ring in shared memory through which they come to it. For sm_90a.
+// What a decode step of one row reads, layer after layer: which rows of which weight a warp multiplies, which
+// pieces of K and V it attends to, and the ring in shared memory through which they come to it. For sm_90a.
 //
 // One warp of a block copies, a lane of it for each of the warps that multiply, by a cursor that never stops
 // at the end of a phase or a layer: while a block waits for others, or attends, its rings fill. What a
@@ -7,8 +7,9 @@
 // x would take microseconds. So of a phase that the block has not begun each warp has one piece under way
 // at most, and begins the next when it has come.
 //
-// A piece is what one copy brings: kPiece elements of a row. Pieces of the rows that a warp multiplies at once
-// follow each other, then the next pieces of these rows, then the next rows.
+// A piece is what one copy brings: kPiece elements of a row of a weight, or K or V of 16 tokens. Pieces of the
+// rows that a warp multiplies at once follow each other, then the next pieces of these rows, then the next
+// rows; K of some tokens, then V of these.
 #pragma once
 #include "common.cuh"
 #include "ptx_sm90.cuh"
@@ -29,7 +30,7 @@ struct DecodeLayer {
   int* next_place;   // that of the layer after it
 };
 
-// kBlocks: of the launch; kHeadBlocks: of them, that make q, k and v of a KV head; kPiece: elements of a row;
+// kBlocks: of the launch; kHeadBlocks: of them, that make q, k and v of a KV head; kPiece: elements of a weight;
 // kPieces: that a warp's ring has room for.
 template <
     int kHidden_,
@@ -52,6 +53,8 @@ struct LayerSizes {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTeams = kBlocks * kWarps;
   static constexpr int kStep = 32 * 8;  // elements that a warp loads at a time
+  static constexpr int kTokens = 16;    // of a piece of K or V
+  static constexpr int kTokenElements = kTokens * kHeadDim;
 
   // Rows of qkv's weight that make a KV head's q, k and v, and of these a warp's.
   static constexpr int kHeadRows = (kGroup + 2) * kHeadDim;
@@ -73,7 +76,7 @@ struct LayerSizes {
       "rows are whole pieces, and these whole steps");
 };
 
-enum Phase { kQkvPhase, kOPhase, kGatesPhase, kDownPhase, kPhases };
+enum Phase { kQkvPhase, kAttentionPhase, kOPhase, kGatesPhase, kDownPhase, kPhases };
 
 // Adjacent rows, gates or columns.
 struct Share {
@@ -115,6 +118,47 @@ __device__ __forceinline__ int qkv_row(int own) {
   return Sizes::kQ + in_kv + (own < kQueries + kHeadDim ? 0 : (Sizes::kKvHeads - 1) * kHeadDim);
 }
 
+// What a warp attends to: every so many pieces of 16 tokens of its KV head. Pieces of the row are dealt out to as
+// many blocks as leave each of their warps one, or to all blocks of the head; to a block's warps in turn.
+template <typename Sizes>
+struct TokenPieces {
+  const int* block_table;  // of the row's sequence
+  int block_shift;         // a block of the cache is 2^block_shift pieces
+  int length;              // of the sequence, in tokens
+  int all, parts;          // pieces of the row; blocks that attend to it
+
+  __device__ __forceinline__ TokenPieces(
+      const int* block_tables,
+      const int* row_ids,
+      const int* seq_lens,
+      int max_blocks,
+      int block_shift)
+      : block_shift(block_shift), length(load_early(seq_lens)) {
+    block_table = block_tables + static_cast<long long>(load_early(row_ids)) * max_blocks;
+    all = (length + Sizes::kTokens - 1) / Sizes::kTokens;
+    parts = min(Sizes::kHeadBlocks, max(1, (all + Sizes::kWarps - 1) / Sizes::kWarps));
+  }
+  // Whether this block attends, maybe to nothing.
+  __device__ __forceinline__ bool attends() const { return rank_in_head<Sizes>() < parts; }
+  __device__ __forceinline__ int first(int warp) const {
+    return warp * parts + rank_in_head<Sizes>();
+  }
+  __device__ __forceinline__ int stride() const { return Sizes::kWarps * parts; }
+  __device__ __forceinline__ int count(int warp) const {
+    return attends() ? max(0, (all - first(warp) + stride() - 1) / stride()) : 0;
+  }
+  __device__ __forceinline__ int block_of(int piece) const {
+    return piece < all ? load_early(block_table + (piece >> block_shift)) : 0;
+  }
+  // Where a cache has a piece of this KV head, in elements.
+  __device__ __forceinline__ long long in_cache(int block, int piece) const {
+    const long long head =
+        static_cast<long long>(block) * Sizes::kKvHeads + kv_head_of_block<Sizes>();
+    const int place = piece & (1 << block_shift) - 1;
+    return ((head << block_shift) + place) * Sizes::kTokenElements;
+  }
+};
+
 // The pieces of one warp, in order.
 template <typename T, typename Sizes>
 struct LayerCursor {
@@ -127,6 +171,9 @@ struct LayerCursor {
   // and at which piece of it.
   int begun = 0, together = 0;
   int row_of_them = 0, part = 0;
+  // Of attention, whose rows are K and V by turns: known only when the launch before has ended.
+  int tokens_first = 0, tokens_count = 0;
+  int first_block = 0, second_block = 0, block = 0, next_block = 0;  // of the cache
 
   __device__ __forceinline__ void begin_phase() {
     const DecodeLayer<T>& own = layers.of[layer];
@@ -135,6 +182,10 @@ struct LayerCursor {
       weight = own.qkv;
       share = qkv_share<Sizes>(warp);
       depth = Sizes::kHidden / Sizes::kPiece, at_once = Sizes::kQkvAtOnce;
+    } else if (phase == kAttentionPhase) {
+      share = {0, 2 * tokens_count};
+      depth = at_once = 1;
+      block = first_block, next_block = second_block;
     } else if (phase == kGatesPhase) {
       weight = own.gate_up;
       share = share_of<Sizes>(Sizes::kInter, warp);
@@ -161,23 +212,56 @@ struct LayerCursor {
     } while (rows == 0);
     return true;
   }
-  // To the next piece; false after the last.
-  __device__ __forceinline__ bool advance() {
+  // To the next piece of a product; false after its last.
+  __device__ __forceinline__ bool advance_in_product() {
     if (++row_of_them < together) return true;
     row_of_them = 0;
     if (++part < depth) return true;
     part = 0;
     begun += together;
     together = min(at_once, rows - begun);
-    return together > 0 || begin_next_phase();
+    return together > 0;
+  }
+  // To the next piece of attention. The block after next is on its way while this one is copied.
+  __device__ __forceinline__ bool advance_in_attention(const TokenPieces<Sizes>& tokens) {
+    if (++begun >= rows) return false;
+    if (begun % 2 == 0) {
+      block = next_block;
+      next_block = tokens.block_of(token_piece(tokens) + tokens.stride());
+    }
+    return true;
+  }
+  // To the next piece; false after the last.
+  __device__ __forceinline__ bool advance(const TokenPieces<Sizes>& tokens) {
+    const bool in_phase =
+        phase == kAttentionPhase ? advance_in_attention(tokens) : advance_in_product();
+    return in_phase || begin_next_phase();
+  }
+  // From now on attention's pieces are known.
+  __device__ __forceinline__ void know(const TokenPieces<Sizes>& tokens) {
+    tokens_first = tokens.first(warp), tokens_count = tokens.count(warp);
+    if (tokens_count == 0) return;
+    first_block = tokens.block_of(tokens_first);
+    second_block = tokens.block_of(tokens_first + tokens.stride());
+  }
+  __device__ __forceinline__ int token_piece(const TokenPieces<Sizes>& tokens) const {
+    return tokens_first + begun / 2 * tokens.stride();
   }
 
-  __device__ __forceinline__ const T* piece() const {
+  __device__ __forceinline__ const T* weight_piece() const {
     const int own = begun + row_of_them;
     int row = first + own;
     if (phase == kQkvPhase) row = qkv_row<Sizes>(row);
     if (phase == kGatesPhase) row = first + own / 2 + own % 2 * Sizes::kInter;
     return weight + (static_cast<long long>(row) * depth + part) * Sizes::kPiece;
+  }
+  __device__ __forceinline__ const T* piece(const TokenPieces<Sizes>& tokens) const {
+    if (phase != kAttentionPhase) return weight_piece();
+    const DecodeLayer<T>& own = layers.of[layer];
+    return (begun % 2 ? own.v_cache : own.k_cache) + tokens.in_cache(block, token_piece(tokens));
+  }
+  __device__ __forceinline__ int piece_bytes() const {
+    return sizeof(T) * (phase == kAttentionPhase ? Sizes::kTokenElements : Sizes::kPiece);
   }
   // Numbers phases of all layers in order.
   __device__ __forceinline__ int number() const { return layer * kPhases + phase; }
@@ -187,7 +271,9 @@ struct LayerCursor {
 // when the place is free again.
 template <typename T, typename Sizes>
 struct LayerRings {
-  static constexpr int kPlaceBytes = Sizes::kPiece * sizeof(T);
+  static constexpr int kLargest =
+      Sizes::kPiece > Sizes::kTokenElements ? Sizes::kPiece : Sizes::kTokenElements;
+  static constexpr int kPlaceBytes = kLargest * sizeof(T);
   static constexpr int kPlaces = Sizes::kWarps * Sizes::kPieces;
   static constexpr int kEmptyAfterFull = kPlaces * 8;  // bytes
   unsigned char* begin;                                // 128-byte aligned
@@ -217,20 +303,43 @@ struct RingPlace {
   }
 };
 
-// Copies all pieces of a block, by one warp. `current` is the number of the phase that the block is in. Weights
-// do not depend on what the launch before does.
-template <typename T, typename Sizes>
+// Copies all pieces of a block, by one warp. `current` is the number of the phase that the block is in;
+// tokens_of_row() is called when the launch before has ended.
+template <typename T, typename Sizes, typename TokensOfRow>
 __device__ __forceinline__ void copy_layers(
-    const Stack<DecodeLayer<T>>& layers, const LayerRings<T, Sizes>& rings, const int* current) {
+    const Stack<DecodeLayer<T>>& layers,
+    const LayerRings<T, Sizes>& rings,
+    const int* current,
+    const TokensOfRow& tokens_of_row) {
   using Rings = LayerRings<T, Sizes>;
   const int lane = threadIdx.x % 32, warp = lane % Sizes::kWarps;
   const unsigned full = rings.full(warp), pieces = shared_address(rings.pieces(warp));
   RingPlace<Sizes> next, oldest;  // to be copied; of those under way
   int under_way = 0;
+  const auto copy = [&](const T* from, int bytes) {
+    mbarrier_arrive_expecting(full + 8 * next.slot, bytes);
+    copy_bytes(pieces + Rings::kPlaceBytes * next.slot, from, bytes, full + 8 * next.slot);
+    ++under_way;
+    next.advance();
+  };
   LayerCursor<T, Sizes> cursor{layers, warp};
   cursor.begin_phase();
-  bool more = lane < Sizes::kWarps;
-  if (more && cursor.rows == 0) more = cursor.begin_next_phase();
+  const bool copies = lane < Sizes::kWarps, has_qkv = cursor.rows > 0;
+  constexpr int kQkvPieces = Sizes::kQkvRows * (Sizes::kHidden / Sizes::kPiece);
+  constexpr int kFirst = kQkvPieces < Sizes::kPieces ? kQkvPieces : Sizes::kPieces;
+  if (copies && has_qkv) {  // weights do not depend on what the launch before does
+    for (int i = 0; i < kFirst; ++i) {
+      if (i > 0) cursor.advance_in_product();
+      copy(cursor.weight_piece(), cursor.piece_bytes());
+    }
+  }
+  wait_for_previous_kernel();
+  const TokenPieces<Sizes> tokens = tokens_of_row();
+  cursor.know(tokens);
+
+  bool more = copies && (has_qkv ? cursor.advance(tokens) : cursor.begin_next_phase());
+  int number = cursor.number(), bytes = cursor.piece_bytes();
+  const T* from = cursor.piece(tokens);
   // Short, since how soon a copy follows the one before it says how fast a multiprocessor reads.
   while (__any_sync(0xffffffffu, more)) {
     const int now = load_hint(current);
@@ -240,14 +349,11 @@ __device__ __forceinline__ void copy_layers(
     }
     const unsigned empty = full + Rings::kEmptyAfterFull + 8 * next.slot;
     const bool is_free = mbarrier_has_ended(empty, next.parity ^ 1);
-    if (more && is_free && under_way < (cursor.number() > now ? 1 : Sizes::kPieces)) {
-      mbarrier_arrive_expecting(full + 8 * next.slot, Rings::kPlaceBytes);
-      copy_bytes(
-          pieces + Rings::kPlaceBytes * next.slot, cursor.piece(), Rings::kPlaceBytes,
-          full + 8 * next.slot);
-      ++under_way;
-      next.advance();
-      more = cursor.advance();
+    if (more && is_free && under_way < (number > now ? 1 : Sizes::kPieces)) {
+      copy(from, bytes);
+      more = cursor.advance(tokens);
+      number = cursor.number(), bytes = cursor.piece_bytes();
+      from = cursor.piece(tokens);
     }
   }
 }
@@ -291,6 +397,11 @@ struct WarpRing {
       mbarrier_arrive(full + Rings::kEmptyAfterFull + 8 * place.slot);
     }
     place.advance();
+  }
+  // The same of a piece that the warp has written to: the copy that takes its place comes after that.
+  __device__ __forceinline__ void give_back_written() {
+    fence_shared_writes();
+    give_back();
   }
 
   // Adds the products with the next piece, to so many sums in turn.

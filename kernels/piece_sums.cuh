@@ -4,8 +4,7 @@
 #include "attend_tiles.cuh"
 #include "online_softmax.cuh"
 
-// Attention of the query heads of one KV head to pieces of K and V, by a warp. They are in shared memory, or each
-// lane has its own elements in registers (Piece).
+// Attention of the query heads of one KV head to pieces of K and V in shared memory, by a warp.
 template <typename T, int kHeadDim>
 struct PieceSums {
   static constexpr int kTokens = 16;
@@ -22,27 +21,6 @@ struct PieceSums {
   struct alignas(4 * kCount) Words {
     unsigned words[kCount];
   };
-
-  using Values = Words<kValueWidth / 2>;
-
-  // What a lane has of a piece: of token lane / 4 and of that 8 later, columns (j * 4 + lane % 4) * 8 of K; of tokens
-  // lane % 4 * 2, the next, and 8 later, columns lane / 4 * kColumns + j * kValueWidth of V.
-  struct Piece {
-    Words<4> keys[2][kKeyLoads];
-    Values values[kValueLoads][4];
-  };
-  static __device__ __forceinline__ int key_token(int half) {
-    return half * 8 + threadIdx.x % 32 / 4;
-  }
-  static __device__ __forceinline__ int key_column(int j) {
-    return (j * 4 + threadIdx.x % 4) * 8;
-  }
-  static __device__ __forceinline__ int value_token(int i) {
-    return i / 2 * 8 + i % 2 + threadIdx.x % 4 * 2;
-  }
-  static __device__ __forceinline__ int value_column(int j) {
-    return threadIdx.x % 32 / 4 * kColumns + j * kValueWidth;
-  }
 
   Words<4> queries[kKeyLoads];
   float sums[kSteps][4] = {};
@@ -61,7 +39,7 @@ struct PieceSums {
 
   // The weights of the piece's tokens, of which the first `tokens` count.
   __device__ __forceinline__ void weigh(const T* piece, int tokens, float scale_log2) {
-    const int lane = threadIdx.x % 32, lane_row = lane / 4;
+    const int lane = threadIdx.x % 32, lane_row = lane / 4, lane_pair = lane % 4 * 2;
     float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
     const T* keys = piece + lane_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
@@ -81,48 +59,10 @@ struct PieceSums {
         }
       }
     }
-    if constexpr (kKeysSwap) {
-      scores[0][1] = scores[0][3];
-      scores[1][1] = scores[1][3];
-    }
-    weigh_scores(scores, tokens, scale_log2);
-  }
-  // The same of a piece in registers. A fragment is queries of two vectors, one below the other, and the sums of
-  // one count with keys of one, those of the other with keys of the other.
-  __device__ __forceinline__ void weigh(const Piece& piece, int tokens, float scale_log2) {
-    static_assert(kKeyLoads % 2 == 0, "vectors are pairs");
-    float upper[2][4] = {}, lower[2][4] = {}, scores[2][4];
-#pragma unroll
-    for (int j = 0; j < kKeyLoads; j += 2) {
-#pragma unroll
-      for (int w = 0; w < 4; w += 2) {
-        const Words<4>&first = queries[j], &second = queries[j + 1];
-        const unsigned a[4] = {first.words[w], second.words[w], first.words[w + 1],
-                               second.words[w + 1]};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const Words<4>* const keys = piece.keys[half] + j;
-          const unsigned of_first[2] = {keys[0].words[w], keys[0].words[w + 1]};
-          const unsigned of_second[2] = {keys[1].words[w], keys[1].words[w + 1]};
-          mma_m16n8k16<T>(upper[half], a, of_first);
-          mma_m16n8k16<T>(lower[half], a, of_second);
-        }
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) scores[half][i] = upper[half][i] + lower[half][i + 2];
-    }
-    weigh_scores(scores, tokens, scale_log2);
-  }
-  // The weights of tokens lane % 4 * 2 and the next, for the head lane / 4, by their scores.
-  __device__ __forceinline__ void weigh_scores(
-      float (&scores)[2][4], int tokens, float scale_log2) {
-    const int lane_pair = threadIdx.x % 4 * 2;
     float best = highest;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
+      if constexpr (kKeysSwap) scores[j][1] = scores[j][3];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool counts = j * 8 + lane_pair + i < tokens;
@@ -169,6 +109,7 @@ struct PieceSums {
       }
       __syncwarp();
     }
+    using Values = Words<kValueWidth / 2>;
     const T* values = piece + lane_pair * kHeadDim + lane_row * kColumns;
 #pragma unroll
     for (int j = 0; j < kValueLoads; ++j) {
@@ -178,24 +119,16 @@ struct PieceSums {
         const int token = i / 2 * 8 + i % 2;
         loaded[i] = *reinterpret_cast<const Values*>(values + token * kHeadDim + j * kValueWidth);
       }
-      add_values(j, loaded);
-    }
-  }
-  // The same of a piece in registers, in which nothing lies after the tokens that count.
-  __device__ __forceinline__ void add(const Piece& piece) {
 #pragma unroll
-    for (int j = 0; j < kValueLoads; ++j) add_values(j, piece.values[j]);
-  }
-  __device__ __forceinline__ void add_values(int j, const Values (&loaded)[4]) {
-#pragma unroll
-    for (int w = 0; w < kValueWidth / 2; ++w) {
-      const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
-                             __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
-                             __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
-                             __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
-      const int step = j * (kValueWidth / 2) + w;
-      mma_m16n8k16<T>(sums[step], a, high);
-      mma_m16n8k16<T>(sums[step], a, low);
+      for (int w = 0; w < kValueWidth / 2; ++w) {
+        const unsigned a[4] = {__byte_perm(loaded[0].words[w], loaded[1].words[w], 0x5410),
+                               __byte_perm(loaded[0].words[w], loaded[1].words[w], 0x7632),
+                               __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x5410),
+                               __byte_perm(loaded[2].words[w], loaded[3].words[w], 0x7632)};
+        const int step = j * (kValueWidth / 2) + w;
+        mma_m16n8k16<T>(sums[step], a, high);
+        mma_m16n8k16<T>(sums[step], a, low);
+      }
     }
   }
 
