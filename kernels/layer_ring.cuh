@@ -340,16 +340,17 @@ __device__ __forceinline__ void copy_layers(
   bool more = copies && (has_qkv ? cursor.advance(tokens) : cursor.begin_next_phase());
   int number = cursor.number(), bytes = cursor.piece_bytes();
   const T* from = cursor.piece(tokens);
-  // Short, since how soon a copy follows the one before it says how fast a multiprocessor reads.
+  // Short, since how soon a copy follows the one before it says how fast a multiprocessor reads; so a lane asks only
+  // barriers whose answer it needs.
   while (__any_sync(0xffffffffu, more)) {
     const int now = load_hint(current);
-    if (mbarrier_has_ended(full + 8 * oldest.slot, oldest.parity) && under_way > 0) {
+    if (under_way > 0 && mbarrier_has_ended(full + 8 * oldest.slot, oldest.parity)) {
       --under_way;
       oldest.advance();
     }
     const unsigned empty = full + Rings::kEmptyAfterFull + 8 * next.slot;
-    const bool is_free = mbarrier_has_ended(empty, next.parity ^ 1);
-    if (more && is_free && under_way < (number > now ? 1 : Sizes::kPieces)) {
+    const bool may = more && under_way < (number > now ? 1 : Sizes::kPieces);
+    if (may && mbarrier_has_ended(empty, next.parity ^ 1)) {
       copy(from, bytes);
       more = cursor.advance(tokens);
       number = cursor.number(), bytes = cursor.piece_bytes();

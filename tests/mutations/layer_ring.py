@@ -62,8 +62,8 @@ BUGS = {
         ("a ring never turns", "      slot = 0;\n      parity ^= 1;", "      slot = 0;"),
         (
             "a place is filled while it is used",
-            "const bool is_free = mbarrier_has_ended(empty, next.parity ^ 1);",
-            "const bool is_free = true;",
+            "if (may && mbarrier_has_ended(empty, next.parity ^ 1)) {",
+            "if (may) {",
         ),
         (
             "a place is not given back",
