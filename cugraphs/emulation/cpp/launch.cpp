@@ -7,6 +7,7 @@
 
 #include "checks.h"
 #include "meetings.h"
+#include "phases.h"
 #include "runtime.h"
 #include "scheduler.h"
 #include "shared_memory.h"
@@ -80,7 +81,7 @@ struct EmuVariable {
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
 // that name; `variables` are needed where the launch is checked; `cluster` divides the grid in x, and is
-// all of it where blocks meet in memory.
+// all of it where blocks meet in memory; `phases` are those that its blocks note.
 int emu_launch(
     EmuFunction (*function)(),
     unsigned char* (*dynamic_shared)(unsigned*),
@@ -93,6 +94,7 @@ int emu_launch(
     int checked,
     int is_programmatic,
     int does_settle,
+    unsigned phases,
     const EmuVariable* variables,
     int num_variables) {
   running = nullptr;
@@ -118,6 +120,7 @@ int emu_launch(
   }
   begin_launch();
   begin_meetings(grid[0] * grid[1] * grid[2], meets);
+  begin_phases(grid[0] * grid[1] * grid[2], block_threads, phases);
   Library library{reinterpret_cast<uintptr_t>(function)};
   dl_iterate_phdr(visit_library, &library);
   if (checked) {
@@ -143,6 +146,7 @@ int emu_launch(
     running = nullptr;
     if (failed) return 1;
   }
-  return 0;
+  check_phases_noted();
+  return failed;
 }
 }
