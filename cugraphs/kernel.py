@@ -138,8 +138,8 @@ class Kernel:
             and belongs to the next op afterwards.
         benchmarks: sizes at which its time matters, for ``cugraphs check --bench``; too large to
             be proven on.
-        phases: ``phases(axes, dtype, **scalars)``: the work of each phase that a launch of it names,
-            in their order; ``cost`` is their sum.
+        phases: ``phases(axes, dtype, **scalars)``: the work of each phase that a launch of it
+            names, in their order; ``cost`` is their sum.
         is_attention: piecewise graphs are cut here, and it runs between them at its real sizes.
         cuda_dtypes: that "T" may be on the GPU.
     """

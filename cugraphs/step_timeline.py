@@ -17,6 +17,27 @@ from cugraphs.kernel import Array, Cost, Launch
 from cugraphs.program import Program
 
 
+class Timed:
+    """Work that takes ``us``."""
+
+    us: float
+    cost: Cost
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes that must move, a second."""
+        return self.cost.bytes_accessed / self.us * 1e6
+
+    @property
+    def flops_per_s(self) -> float:
+        """Flops a second."""
+        return self.cost.flops / self.us * 1e6
+
+    def share(self, read_bytes_per_s: float, flops_per_s: float) -> float:
+        """The larger of its shares of the two ceilings."""
+        return max(self.bytes_per_s / read_bytes_per_s, self.flops_per_s / flops_per_s)
+
+
 @dataclass(frozen=True)
 class QueuedLaunch:
     """A launch of ours, or a product of cuBLASLt.
@@ -74,7 +95,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class PhaseTime:
+class PhaseTime(Timed):
     """A phase of all ops of one kind in a step.
 
     Args:
@@ -104,9 +125,7 @@ def launches_of(
         for part in parts:
             if isinstance(part, Launch):
                 blocks = int(np.prod(part.grid))
-                found.append(
-                    QueuedLaunch(run.start, part.function, blocks, len(run), part.phases)
-                )
+                found.append(QueuedLaunch(run.start, part.function, blocks, len(run), part.phases))
             else:
                 found.append(QueuedLaunch(run.start))
     return found

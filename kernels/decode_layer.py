@@ -140,9 +140,7 @@ def cost(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) -> Co
     return sum(phases(axes, dtype, eps=eps, q_size=q_size, scale=scale).values(), Cost(0, 0))
 
 
-def phases(
-    axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float
-) -> dict[str, Cost]:
+def phases(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) -> dict[str, Cost]:
     """The same by phase: a product with the norm before it, the rotation, the gates or the sum."""
     hidden, inter, itemsize = axes["hidden"], axes["inter"], DTYPES[dtype].itemsize
 
