@@ -2,7 +2,7 @@
 
 An op is timed in a chain of all ops of its kind in the step (one for each layer), captured as a
 graph and replayed behind the ops that come before them, so that it finds what it finds in the step.
-The phases are NVTX ranges for NVIDIA's tools. Knows programs and the GPU; not how results are
+What it runs is in NVTX ranges for NVIDIA's tools. Knows programs and the GPU; not how results are
 shown.
 """
 
