@@ -231,7 +231,7 @@ def test_the_table_of_phases_and_the_record_hold_the_same_figures(tmp_path, caps
     assert "decode_layer: its phases, by clock stamps, mean of 3" in printed
     assert "15.0 us of an op." in printed and "the replay with clock stamps: 50 us" in printed
     row = next(line for line in printed.splitlines() if "gate_up" in line)
-    assert row.split()[3:6:2] == ["4", "26.7%"]  # of 15 us
+    assert row.split()[3:8:2] == ["4", "12.0", "26.7%"]  # of 15 us
     record = json.loads(file.read_text())
     phases = record["profile"]["phases"]
     assert [phase["phase"] for phase in phases] == [*PHASES]

@@ -166,12 +166,13 @@ def _print_phases(console: TableConsole, kernel: str, profile: StepProfile, gpu:
     table = new_table(
         f"{kernel}: its phases, by clock stamps, mean of {phases[0].ops}",
         "phase",
-        *("us", "of op", "busy, us", "MB", "GB/s", "TFLOP/s", "of ceiling"),
+        *("us", "in all, us", "of op", "busy, us", "MB", "GB/s", "TFLOP/s", "of ceiling"),
     )
     for phase in phases:
         table.add_row(
             phase.phase,
             three_digits(phase.us),
+            f"{phase.ops * phase.us:,.1f}",
             f"{phase.us / total_us:.1%}",
             three_digits(phase.busy_us),
             *_rates(phase, gpu),
