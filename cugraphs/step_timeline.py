@@ -158,15 +158,14 @@ def spans_of(parts: Sequence[tuple[int, str, StampedLaunch | None]]) -> list[Spa
     Args:
         parts: op, kernel, and the launch with its stamps, None for a product; in order.
     """
+    # Integers: nanoseconds since 1970 are more than a float64 tells apart.
     begins = [
-        None if launch is None else float(launch.stamps["goes_on_ns"].min()) for *_, launch in parts
+        None if launch is None else int(launch.stamps["goes_on_ns"].min()) for *_, launch in parts
     ]
     comes = [
-        None if launch is None else float(launch.stamps["waits_ns"].min()) for *_, launch in parts
+        None if launch is None else int(launch.stamps["waits_ns"].min()) for *_, launch in parts
     ]
-    ends = [
-        None if launch is None else float(launch.stamps["ends_ns"].max()) for *_, launch in parts
-    ]
+    ends = [None if launch is None else int(launch.stamps["ends_ns"].max()) for *_, launch in parts]
     start = min(ns for ns in comes if ns is not None)
     spans, reached = [], start
     for place, (index, kernel, launch) in enumerate(parts):
@@ -194,7 +193,7 @@ def phases_of(span: Span, names: Sequence[str]) -> list[Span]:
     begins, ends = (launch.phases[name].astype(np.int64) for name in ("begins_ns", "ends_ns"))
     has_part = (begins > 0) & (ends > 0)  # [blocks, phases]
     before = launch.stamps["waits_ns"].astype(np.int64)  # when each block ended what it was in
-    zero_ns = float(launch.stamps["goes_on_ns"].min()) - span.begin_us * 1e3
+    first_ns = int(launch.stamps["goes_on_ns"].min())  # which is at begin_us
     found, reached_us = [], span.begin_us
     for number in range(begins.shape[1]):
         name, own = names[number % len(names)], has_part[:, number]
@@ -209,7 +208,8 @@ def phases_of(span: Span, names: Sequence[str]) -> list[Span]:
         stamps["waits_ns"] = before[own]
         stamps["goes_on_ns"], stamps["ends_ns"] = begins[own, number], ends[own, number]
         before = np.where(own, ends[:, number], before)
-        end_us = max(reached_us, (float(stamps["ends_ns"].max()) - zero_ns) / 1e3)
+        lasts_us = (int(stamps["ends_ns"].max()) - first_ns) / 1e3
+        end_us = max(reached_us, span.begin_us + lasts_us)
         found.append(
             replace(
                 span,

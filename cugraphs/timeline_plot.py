@@ -126,10 +126,9 @@ def _draw_blocks(axes: Axes, spans: Sequence[Span], colours: dict[str, str]) -> 
     for span in ours:
         assert span.launch is not None
         stamps = span.launch.stamps
-        # The clock's origin: the span ends with its last block.
-        zero = float(stamps["ends_ns"].max()) / 1e3 - (span.end_us - start)
+        last = stamps["ends_ns"].max()  # with which the span ends
         comes, goes, ends = (
-            stamps[name].astype(np.float64) / 1e3 - zero
+            (span.end_us - start) - (last - stamps[name]).astype(np.float64) / 1e3
             for name in ("waits_ns", "goes_on_ns", "ends_ns")
         )
         y = stamps["multiprocessor"] + lanes_of(stamps)

@@ -14,7 +14,7 @@ struct PhaseStamp {
 };
 
 struct PhasePlace {
-  PhaseStamp* stamps;     // of each block that leaves a ClockStamp, in their order: [room, count]
+  PhaseStamp* stamps;  // of each block that leaves a ClockStamp, in their order: [room, count]
   unsigned long long count;  // of phases of a block
 };
 

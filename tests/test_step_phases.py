@@ -26,6 +26,7 @@ from cugraphs.step_timeline import (
     launches_of,
     phase_times,
     phases_of,
+    spans_of,
     timeline_of,
 )
 from cugraphs.testing import case_arrays, check_plan
@@ -135,6 +136,21 @@ def test_a_block_waits_from_the_end_of_the_phase_that_it_was_in():
     goes = [span.launch.stamps["goes_on_ns"].tolist() for span in spans]
     assert goes == [[1500, 1600], [3200], [5500, 5600], [6500, 7200]]
     assert spans[1].launch.stamps["multiprocessor"].tolist() == [0]
+
+
+def test_stamps_are_told_apart_to_the_nanosecond():
+    """A GPU's clock counts from 1970: a float64 of it knows quarters of a microsecond."""
+    since_1970 = 1_796_079_003_035_619_871
+    launch = one_launch()
+    for name in ("waits_ns", "goes_on_ns", "ends_ns"):
+        launch.stamps[name] += since_1970
+    for name in ("begins_ns", "ends_ns"):
+        launch.phases[name][launch.phases[name] > 0] += since_1970
+    (span,) = spans_of([(4, "k", launch)])
+    assert (span.begin_us, span.end_us) == (0.1, 8.2)
+    found = [(part.end_us, part.busy_us) for part in phases_of(span, ["a", "b"])]
+    expected = [(2.6, 1.7), (4.1, 0.9), (6.1, 0.95), (8.1, 1.65)]
+    assert np.allclose(found, expected, rtol=0, atol=1e-4)
 
 
 def test_a_phase_that_no_block_ends_is_said():
