@@ -120,7 +120,6 @@ int emu_launch(
   }
   begin_launch();
   begin_meetings(grid[0] * grid[1] * grid[2], meets);
-  begin_phases(grid[0] * grid[1] * grid[2], block_threads, phases);
   Library library{reinterpret_cast<uintptr_t>(function)};
   dl_iterate_phdr(visit_library, &library);
   if (checked) {
@@ -139,6 +138,7 @@ int emu_launch(
 
   shared_place = {library.shared_begin, library.shared_end, dynamic, shared_bytes, capacity_bytes};
   prepare_threads(block_threads);
+  begin_phases(grid[0] * grid[1] * grid[2], block_threads, phases);
   std::vector<int> turns;
   permute(&turns, static_cast<int>(grid[0] / cluster * grid[1] * grid[2]));
   for (int number : turns) {
