@@ -41,6 +41,19 @@ def queued_launches(
 ) -> list[list[Launch | MatrixProduct]]:
     """What each op queues on a GPU; nothing where the launch of an op before it is its own too.
 
+    Arguments are those of :func:`queued_runs`.
+    """
+    queued: list[list[Launch | MatrixProduct]] = [[] for _ in program.ops]
+    for run, parts in queued_runs(program, sizes, arch, multiprocessors):
+        queued[run.start] = parts
+    return queued
+
+
+def queued_runs(
+    program: Program, sizes: Mapping[str, int], arch: str, multiprocessors: int | None = None
+) -> list[tuple[range, list[Launch | MatrixProduct]]]:
+    """What the ops of a program queue on a GPU, in order: ops that are one launch together.
+
     Args:
         program: the step.
         sizes: of its dims.
@@ -58,10 +71,7 @@ def queued_launches(
     only = [
         parts[0] if len(parts) == 1 and isinstance(parts[0], Launch) else None for parts in queued
     ]
-    for run in joined_ops(program, only):
-        for index in run[1:]:
-            queued[index] = []
-    return queued
+    return [(run, queued[run.start]) for run in joined_ops(program, only)]
 
 
 def _continues(before: Op, op: Op, launch: Launch, uses: Mapping[Buffer, int]) -> bool:

@@ -140,6 +140,8 @@ class Kernel:
             and belongs to the next op afterwards.
         benchmarks: sizes at which its time matters, for ``cugraphs check --bench``; too large to
             be proven on.
+        phases: ``phases(axes, dtype, **scalars)``: the work of each phase that a launch of it
+            names, in their order; ``cost`` is their sum.
         is_attention: piecewise graphs are cut here, and it runs between them at its real sizes.
         cuda_dtypes: that "T" may be on the GPU.
     """
@@ -154,6 +156,7 @@ class Kernel:
     launches: Callable[..., tuple[Launch | MatrixProduct, ...]] | None = None
     workspace: Callable[..., int] | None = None
     benchmarks: tuple[Case, ...] = ()
+    phases: Callable[..., Mapping[str, Cost]] | None = None
     is_attention: bool = False
     cuda_dtypes: tuple[str, ...] = tuple(CUDA_TYPES)
 

@@ -77,6 +77,9 @@ class Launch:
             these being the same arrays. What an op updates of them, but for places, the next does
             not have. They come first, as one parameter (kernels/stack.cuh);
             ``operands`` names the others. Only a kernel of one launch has it.
+        phases: names of what its blocks go through, one after the other, for each op that it is
+            made for. They note each in a build with clock stamps (kernels/phase_stamps.cuh), and
+            the kernel prices them.
     """
 
     function: str
@@ -93,6 +96,7 @@ class Launch:
     cluster: int = 1
     meets: bool = False
     stack: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a launch that not every machine has an answer for."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cugraphs.joined_ops import queued_launches
-from cugraphs.kernel import Cost, bind_axis, running_on
+from cugraphs.kernel import Cost, bind_axis
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -77,16 +77,6 @@ def price_step(
         streamed |= weights
     weight_bytes = sum(weight.type.nbytes for weight in streamed)
     return StepPrice(tuple(prices.values()), weight_bytes, linear_flops)
-
-
-def count_launches(op: Op, sizes: Mapping[str, int], arch: str = "") -> int:
-    """How many kernels run for ``op`` alone on a GPU; 1 for an op that only the CPU has."""
-    if op.kernel.launches is None:
-        return 1
-    axes = {name: bind_axis(size, sizes) for name, size in op.axes.items()}
-    dtype = op.kernel.dtype_of([buffer.type for buffer in op.operands])
-    launches = op.kernel.launches(axes, dtype, **op.attrs)
-    return len(running_on(arch, launches))
 
 
 def streamed_weights(op: Op) -> set[Buffer]:

@@ -70,6 +70,14 @@ class Op:
         dtype = self.kernel.dtype_of([buffer.type for buffer in self.operands])
         return self.kernel.cost({**axes, **context}, dtype, **self.attrs)
 
+    def phases(self, sizes: Mapping[str, int], **context: int) -> Mapping[str, Cost]:
+        """The work of each of its phases, as :meth:`cost`; empty where the kernel has none."""
+        if self.kernel.phases is None:
+            return {}
+        axes = {name: bind_axis(size, sizes) for name, size in self.axes.items()}
+        dtype = self.kernel.dtype_of([buffer.type for buffer in self.operands])
+        return self.kernel.phases({**axes, **context}, dtype, **self.attrs)
+
     def workspace_bytes(self) -> int:
         """Scratch memory of the launches on a GPU, with every dim at its maximum."""
         dtype = self.kernel.dtype_of([buffer.type for buffer in self.operands])

@@ -2,13 +2,14 @@
 
 An op is timed in a chain of all ops of its kind in the step (one for each layer), captured as a
 graph and replayed behind the ops that come before them, so that it finds what it finds in the step.
-The phases are NVTX ranges for NVIDIA's tools. Knows programs and the GPU; not how results are
+What it runs is in NVTX ranges for NVIDIA's tools. Knows programs and the GPU; not how results are
 shown.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,19 +17,26 @@ from typing import Any
 
 import numpy as np
 
-from cugraphs.clock_stamps import ClockStamps, StampedLaunch
+from cugraphs.clock_stamps import ClockStamps, ExpectedLaunch
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import RandomCacheRunner, time_rung
 from cugraphs.device import QueueOp
 from cugraphs.executable import BoundProgram, Executable
-from cugraphs.joined_ops import queued_launches
-from cugraphs.kernel import Array, Cost, Launch, bind_axis
+from cugraphs.kernel import Array, Cost, bind_axis
 from cugraphs.launch import device_arch
-from cugraphs.pricing import count_launches, streamed_weights
+from cugraphs.pricing import streamed_weights
 from cugraphs.program import Op, Program
 from cugraphs.replay_timing import replay_ms
 from cugraphs.sampling_params import SamplingParams
 from cugraphs.step_state import Chunk, fill_launch, fill_mixed
+from cugraphs.step_timeline import (
+    PhaseTime,
+    QueuedLaunch,
+    Span,
+    Timed,
+    launches_of,
+    timeline_of,
+)
 
 _LEAST_OPS = 20  # of a chain
 _REPLAYS = 7
@@ -36,14 +44,14 @@ _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
 @dataclass(frozen=True)
-class OpTime:
+class OpTime(Timed):
     """All ops of one kind in a step.
 
     Args:
         kernel: its name.
         detail: what tells it from others of the kernel: a product's ``out x in``.
         ops: of the kind, in the step.
-        launches: of one op.
+        launches: of all of them; fewer than ops where neighbours are one.
         us: of one op, in a chain of its kind.
         cost: of one op.
     """
@@ -60,20 +68,6 @@ class OpTime:
         """Of the whole step."""
         return self.ops * self.us
 
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes that must move, a second."""
-        return self.cost.bytes_accessed / self.us * 1e6
-
-    @property
-    def flops_per_s(self) -> float:
-        """Flops a second."""
-        return self.cost.flops / self.us * 1e6
-
-    def share(self, read_bytes_per_s: float, flops_per_s: float) -> float:
-        """The larger of its shares of the two ceilings."""
-        return max(self.bytes_per_s / read_bytes_per_s, self.flops_per_s / flops_per_s)
-
 
 @dataclass(frozen=True)
 class StepProfile:
@@ -84,12 +78,14 @@ class StepProfile:
         ops: by kind, in the order of the step.
         replay_us: of the step as one graph.
         stamped_us: the same where kernels note the clock; None where none was run.
+        phases: of ops whose launches note them, in that replay.
     """
 
     step: str
     ops: tuple[OpTime, ...]
     replay_us: float
     stamped_us: float | None = None
+    phases: tuple[PhaseTime, ...] = ()
 
     @property
     def sum_us(self) -> float:
@@ -100,26 +96,6 @@ class StepProfile:
     def gap_us(self) -> float:
         """What the replay takes beyond the sum; below 0 where more overlaps than is lost."""
         return self.replay_us - self.sum_us
-
-
-@dataclass(frozen=True)
-class Span:
-    """An op's launch, or a product, on the GPU's clock.
-
-    Args:
-        op: its place in the program.
-        kernel: the op's kernel.
-        launch: of ours, with its blocks; None for a product, whose span is the time that is left
-            between launches of ours.
-        begin_us: from the step's first block: when it went on after its wait.
-        end_us: when its last block ended.
-    """
-
-    op: int
-    kernel: str
-    launch: StampedLaunch | None
-    begin_us: float
-    end_us: float
 
 
 class ProfiledStep:
@@ -149,6 +125,12 @@ class ProfiledStep:
         assert self.bound.graph is not None
         return self.bound.graph
 
+    @property
+    def launches(self) -> list[QueuedLaunch]:
+        """What it queues."""
+        card = (device_arch(), self.device.multiprocessors)
+        return launches_of(self.program, self.sizes, *card)
+
     def ops_us(self, progress: Callable[[str], None], *, context: int) -> tuple[OpTime, ...]:
         """The time of each kind of op.
 
@@ -156,7 +138,7 @@ class ProfiledStep:
             progress: called with each kind's name.
             context: tokens in the cache of each sequence, the current one included.
         """
-        found = []
+        found, queued = [], Counter(launch.op for launch in self.launches)
         for indices in kinds_of(self.program, self.sizes):
             op = self.program.ops[indices[0]]
             detail = _detail(op)
@@ -167,7 +149,7 @@ class ProfiledStep:
                     kernel=op.kernel.name,
                     detail=detail,
                     ops=len(indices),
-                    launches=count_launches(op, self.sizes, device_arch()),
+                    launches=sum(queued[index] for index in indices),
                     us=us,
                     cost=op.cost(self.sizes, context=context),
                 )
@@ -248,66 +230,23 @@ def kinds_of(program: Program, sizes: Mapping[str, int]) -> list[list[int]]:
     return list(kinds.values())
 
 
-def launches_of(
-    program: Program, sizes: Mapping[str, int], arch: str, multiprocessors: int | None = None
-) -> list[tuple[int, str, int]]:
-    """What a step queues, in order: the op, the function and its blocks; "" and 0: a product."""
-    found = []
-    for index, parts in enumerate(queued_launches(program, sizes, arch, multiprocessors)):
-        for part in parts:
-            if isinstance(part, Launch):
-                found.append((index, part.function, int(np.prod(part.grid))))
-            else:
-                found.append((index, "", 0))
-    return found
-
-
 def timeline(step: ProfiledStep) -> tuple[list[Span], float]:
     """One replay on the GPU's clock, and its us by events; of a device with clock stamps."""
-    card = (device_arch(), step.device.multiprocessors)
-    launches = launches_of(step.program, step.sizes, *card)
-    ours = [(function, blocks) for _, function, blocks in launches if function]
-    stamps = ClockStamps(step.device, sum(blocks for _, blocks in ours))
+    queued = step.launches
+    ours = [
+        ExpectedLaunch(each.function, each.blocks, each.ops * len(each.phases))
+        for each in queued
+        if each.function
+    ]
+    stamps = ClockStamps(step.device, ours)
     try:
         stamps.clear()
         with nvtx_range("stamped replay"):
             (elapsed_ms,) = replay_ms(step.device, step.graph, 1)
-        found = iter(stamps.read(ours))
+        found = stamps.read()
     finally:
         stamps.close()
-    kernels = [op.kernel.name for op in step.program.ops]
-    parts = [
-        (index, kernels[index], next(found) if function else None)
-        for index, function, _ in launches
-    ]
-    return spans_of(parts), elapsed_ms * 1e3
-
-
-def spans_of(parts: Sequence[tuple[int, str, StampedLaunch | None]]) -> list[Span]:
-    """When each launch ran, from the stamps of its blocks; products fill what is between.
-
-    Args:
-        parts: op, kernel, and the launch with its stamps, None for a product; in order.
-    """
-    begins = [
-        None if launch is None else float(launch.stamps["goes_on_ns"].min()) for *_, launch in parts
-    ]
-    comes = [
-        None if launch is None else float(launch.stamps["waits_ns"].min()) for *_, launch in parts
-    ]
-    ends = [
-        None if launch is None else float(launch.stamps["ends_ns"].max()) for *_, launch in parts
-    ]
-    start = min(ns for ns in comes if ns is not None)
-    spans, reached = [], start
-    for place, (index, kernel, launch) in enumerate(parts):
-        begin, end = begins[place], ends[place]
-        if begin is None or end is None:
-            begin = reached
-            end = next((ns for ns in comes[place + 1 :] if ns is not None), reached)
-        spans.append(Span(index, kernel, launch, (begin - start) / 1e3, (end - start) / 1e3))
-        reached = max(reached, end)
-    return spans
+    return timeline_of(step.program, queued, found), elapsed_ms * 1e3
 
 
 @contextmanager
@@ -329,6 +268,6 @@ def _queue_each(ops: Sequence[QueueOp]) -> None:
 
 
 def _detail(op: Op) -> str:
-    """``4096 x 14336`` of an op that streams a matrix."""
-    shapes = [weight.type.shape for weight in streamed_weights(op)]
-    return next((" x ".join(map(str, shape)) for shape in shapes if len(shape) == 2), "")
+    """``4096 x 14336`` of an op that streams one matrix."""
+    shapes = [weight.type.shape for weight in streamed_weights(op) if len(weight.type.shape) == 2]
+    return " x ".join(map(str, shapes[0])) if len(shapes) == 1 else ""

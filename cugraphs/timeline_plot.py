@@ -10,7 +10,7 @@ import numpy as np
 
 from cugraphs.figure_file import GRID, INK, new_figure, save_figure
 from cugraphs.kernel import Array
-from cugraphs.step_profile import Span
+from cugraphs.step_timeline import Span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ _WAITING = "#d8dde1"
 
 
 def draw_timeline(spans: Sequence[Span], title: str, file: Path) -> None:
-    """Draw the step's launches by kernel; below, one layer's blocks by multiprocessor.
+    """Draw the step's launches by kernel, or phase; below, one layer's blocks by multiprocessor.
 
     Args:
         spans: of one replay, in order.
@@ -34,11 +34,11 @@ def draw_timeline(spans: Sequence[Span], title: str, file: Path) -> None:
         RuntimeError: matplotlib is not installed.
         ValueError: the name of ``file`` ends in no format of a picture.
     """
-    kernels = list(dict.fromkeys(span.kernel for span in spans))
-    colours = {kernel: _COLOURS[i % len(_COLOURS)] for i, kernel in enumerate(kernels)}
+    labels = list(dict.fromkeys(span.label for span in spans))
+    colours = {label: _COLOURS[i % len(_COLOURS)] for i, label in enumerate(labels)}
     figure = new_figure(15, 10)
     whole, layer = figure.subplots(2, 1, height_ratios=(2, 3))
-    _draw_launches(whole, spans, kernels, colours)
+    _draw_launches(whole, spans, colours)
     _draw_blocks(layer, middle_layer(spans), colours)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     save_figure(figure, file)
@@ -48,12 +48,13 @@ def middle_layer(spans: Sequence[Span]) -> list[Span]:
     """The spans from an op in the middle of the step to the next one of its kernel.
 
     The kernel is the one before which most time of the step is spent again and again: attention in
-    a model's step, and any other that runs once a layer would do.
+    a model's step, and any other that runs once a layer would do. Of an op that has phases, it is
+    from its first one on.
     """
     places: dict[str, list[int]] = {}
     for place, span in enumerate(spans):
         if span.launch is not None and (place == 0 or spans[place - 1].op != span.op):
-            places.setdefault(span.kernel, []).append(place)
+            places.setdefault(span.label, []).append(place)
     often = [found for kernel, found in places.items() if len(found) > 1]
     if not often:
         return list(spans)
@@ -84,25 +85,29 @@ def lanes_of(stamps: Array) -> Array:
     return np.stack([lane / lanes, (lane + 1) / lanes])
 
 
-def _draw_launches(
-    axes: Axes, spans: Sequence[Span], kernels: Sequence[str], colours: dict[str, str]
-) -> None:
+def _draw_launches(axes: Axes, spans: Sequence[Span], colours: dict[str, str]) -> None:
     total = max(span.end_us for span in spans)
-    for row, kernel in enumerate(kernels):
-        own = [span for span in spans if span.kernel == kernel]
-        bars = [(span.begin_us, span.end_us - span.begin_us) for span in own]
-        colour = colours[kernel]  # edges too, or the shortest bars would not show
-        axes.broken_barh(
+    taken = dict.fromkeys(colours, 0.0)
+    for row, (label, colour) in enumerate(colours.items()):
+        own = [span for span in spans if span.label == label]
+        taken[label] = sum(span.us for span in own)
+        bars = [(span.begin_us, span.us) for span in own]
+        axes.broken_barh(  # edges too, or the shortest bars would not show
             bars, (row - 0.4, 0.8), facecolors=colour, edgecolors=colour, linewidth=0.4
         )
-    taken = {k: sum(s.end_us - s.begin_us for s in spans if s.kernel == k) for k in kernels}
-    axes.set_yticks(range(len(kernels)), [f"{k}  {taken[k]:,.0f} us" for k in kernels], fontsize=9)
+    axes.set_yticks(
+        range(len(taken)), [f"{k}  {us:,.0f} us" for k, us in taken.items()], fontsize=9
+    )
     axes.set_xlim(0, total)
-    axes.set_ylim(len(kernels) - 0.5, -0.5)
+    axes.set_ylim(len(taken) - 0.5, -0.5)
     axes.set_xlabel("us", color=INK)
     axes.grid(axis="x", color=GRID)
     axes.set_axisbelow(True)
-    axes.set_title("every launch; what is not ours fills the time between", loc="left", fontsize=10)
+    axes.set_title(
+        "every launch, or its phases; what is not ours fills the time between",
+        loc="left",
+        fontsize=10,
+    )
 
 
 def _draw_blocks(axes: Axes, spans: Sequence[Span], colours: dict[str, str]) -> None:
@@ -116,22 +121,21 @@ def _draw_blocks(axes: Axes, spans: Sequence[Span], colours: dict[str, str]) -> 
     for span in spans:
         if span.launch is None:
             axes.axvspan(
-                span.begin_us - start, span.end_us - start, color=colours[span.kernel], alpha=0.35
+                span.begin_us - start, span.end_us - start, color=colours[span.label], alpha=0.35
             )
     for span in ours:
         assert span.launch is not None
         stamps = span.launch.stamps
-        # The clock's origin: the launch goes on with its first block.
-        zero = float(stamps["goes_on_ns"].min()) / 1e3 - (span.begin_us - start)
+        last = stamps["ends_ns"].max()  # with which the span ends
         comes, goes, ends = (
-            stamps[name].astype(np.float64) / 1e3 - zero
+            (span.end_us - start) - (last - stamps[name]).astype(np.float64) / 1e3
             for name in ("waits_ns", "goes_on_ns", "ends_ns")
         )
         y = stamps["multiprocessor"] + lanes_of(stamps)
         highest = max(highest, int(stamps["multiprocessor"].max()) + 1)
         for left, right, colour in (
             (comes, goes, _WAITING),
-            (goes, ends, colours[span.kernel]),
+            (goes, ends, colours[span.label]),
         ):
             boxes = np.stack([left, right, right, left, y[0], y[0], y[1], y[1]], -1)
             corners = boxes.reshape(-1, 2, 4).transpose(0, 2, 1)
@@ -140,10 +144,10 @@ def _draw_blocks(axes: Axes, spans: Sequence[Span], colours: dict[str, str]) -> 
     axes.set_ylim(highest, 0)
     axes.set_xlabel("us", color=INK)
     axes.set_ylabel("multiprocessor", color=INK)
-    named = dict.fromkeys(span.kernel for span in spans)
-    patches = [Patch(color=colours[kernel], label=kernel) for kernel in named]
+    named = dict.fromkeys(span.label for span in spans)
+    patches = [Patch(color=colours[label], label=label) for label in named]
     axes.legend(
-        handles=[*patches, Patch(color=_WAITING, label="waits for the launch before")],
+        handles=[*patches, Patch(color=_WAITING, label="waits for what is before")],
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
         fontsize=8,

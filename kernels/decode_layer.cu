@@ -19,6 +19,7 @@
 #include "silu.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(CPU_EMU)  // sm_90a
 #include "layer_attention.cuh"
+#include "phase_stamps.cuh"
 
 // The warps that multiply, in one layer after the other.
 template <typename T, typename Sizes>
@@ -139,6 +140,10 @@ struct LayerWorker {
   // The block is in this phase: what comes of it may come as fast as it can.
   __device__ __forceinline__ void enter(int layer, Phase phase) {
     if (threadIdx.x == 0) store_hint(current, layer * kPhases + phase);
+    note_phase_begin(layer * kPhases + phase);
+  }
+  static __device__ __forceinline__ void leave(int layer, Phase phase) {
+    note_phase_end(layer * kPhases + phase);
   }
 
   __device__ __forceinline__ void make_qkv(const Place& here, const Place& next, int warp) {
@@ -218,6 +223,7 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
   Worker worker{reinterpret_cast<T*>(smem), rows, rows + kHidden, &current, {rings, warp}};
   worker.load_gains(layers.of[0].gain);
   wait_for_previous_kernel();
+  begin_phases();
   const TokenPieces<Sizes> tokens = tokens_of_row();
   __shared__ __align__(16) unsigned char of_newest[sizeof(NewestToken<T, Sizes>)];
   auto& newest = *reinterpret_cast<NewestToken<T, Sizes>*>(of_newest);
@@ -242,11 +248,13 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
     if (makes_qkv) {
       worker.make_qkv(here, next, warp);
       arrive_at<Sizes>(here.count(Place::kQkvCount + kv_head_of_block<Sizes>()));
+      worker.leave(layer, kQkvPhase);
       worker.enter(layer, kAttentionPhase);
     }
     worker.load_gains(own.gain2);
     if (tokens.attends()) {
       attention.run(worker.ring, own, here, next, reinterpret_cast<float*>(smem), warp);
+      worker.leave(layer, kAttentionPhase);
     }
     if (makes_qkv) Attention::clear_parts(next, warp);
     if (blockIdx.x == 0 && threadIdx.x < Place::kCounts) clear_count(next.count(threadIdx.x));
@@ -258,12 +266,14 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
       put_and_clear(here.mid() + column, next.mid() + column, sum);
     });
     arrive_at<Sizes>(here.count(Place::kMidCount));
+    worker.leave(layer, kOPhase);
 
     wait_at<Sizes>(here.count(Place::kMidCount), Sizes::kBlocks);
     worker.normalise(worker.mid, here.mid(), false, eps);
     worker.enter(layer, kGatesPhase);
     worker.make_act(of_inter, here, next);
     arrive_at<Sizes>(here.count(Place::kActCount));
+    worker.leave(layer, kGatesPhase);
     if (!is_last) worker.load_gains(layers.of[layer + 1].gain);
 
     wait_at<Sizes>(here.count(Place::kActCount), Sizes::kBlocks);
@@ -278,6 +288,7 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
         put(here.out() + column, sum);
       }
     });
+    worker.leave(layer, kDownPhase);
     if (is_last) return;
     meet_at<Sizes>(here.count(Place::kOutCount));
   }

@@ -63,6 +63,7 @@ STACK = (
     *("k_cache", "v_cache", "gain", "qkv", "o", "gain2", "gate_up", "down"),
     *("here", "next_place"),
 )
+PHASES = ("qkv", "attention", "o", "gate_up", "down")  # as in layer_ring.cuh
 OPERANDS = ("out", "x", "cos_sin", "block_tables", "row_ids", "seq_lens")
 
 
@@ -138,11 +139,27 @@ def reference(
 
 def cost(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) -> Cost:
     """The weights, the row's K and V, and x and out move once; the flops of all of them."""
-    hidden, inter = axes["hidden"], axes["inter"]
-    weights = (axes["qkv_size"] + q_size + 3 * inter) * hidden
+    return sum(phases(axes, dtype, eps=eps, q_size=q_size, scale=scale).values(), Cost(0, 0))
+
+
+def phases(axes: Axes, dtype: str, *, eps: float, q_size: int, scale: float) -> dict[str, Cost]:
+    """The same by phase: a product with the norm before it, the rotation, the gates or the sum."""
+    hidden, inter, itemsize = axes["hidden"], axes["inter"], DTYPES[dtype].itemsize
+
+    def product(columns: int, of: int, elements: int = 0) -> Cost:
+        return Cost((columns * of + elements) * itemsize, 2 * columns * of)
+
     attention = PAGED_DECODE_ATTENTION.cost(axes, dtype, scale=scale)
-    bytes_of_rows = (4 * hidden - 2 * q_size) * DTYPES[dtype].itemsize + 4 * axes["head_dim"]
-    return attention + Cost(weights * DTYPES[dtype].itemsize + bytes_of_rows, 2 * weights)
+    found = {
+        "qkv": product(axes["qkv_size"], hidden, 2 * hidden) + Cost(4 * axes["head_dim"], 0),
+        # But for q and what is attended, which stay in the launch.
+        "attention": attention + Cost(-2 * q_size * itemsize, 0),
+        "o": product(hidden, q_size),
+        "gate_up": product(2 * inter, hidden, hidden),
+        "down": product(hidden, inter, hidden),
+    }
+    assert tuple(found) == PHASES
+    return found
 
 
 @dataclass(frozen=True)
@@ -319,6 +336,7 @@ def launches(
             elsewhere=tuple(_elsewhere(axes, dtype, eps, scale)),
             meets=True,
             stack=STACK,
+            phases=PHASES,
         ),
     )
 
@@ -470,6 +488,7 @@ DECODE_LAYER = Kernel(
     source=Path(__file__).with_suffix(".cu"),
     launches=launches,
     workspace=workspace,
+    phases=phases,
     is_attention=True,
     cases=(
         layer_case("one_row", Heads(4, 2, 64), 37),

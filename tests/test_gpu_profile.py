@@ -1,4 +1,4 @@
-"""cugraphs profile on a GPU, a tiny model: every op has a time, and every launch its stamps."""
+"""cugraphs profile on a GPU, tiny models: every op has a time, and every launch its stamps."""
 
 import json
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.gpu
 def profiled(tmp_path, monkeypatch):
     """Runs the command; ceilings are not measured anew each time."""
     monkeypatch.setattr(bench_session, "measure_gpu", lambda device: gpu_spec("h200"))
-    folder = str(write_tiny_model(tmp_path / "tiny"))
 
-    def run(*options):
+    def run(*options, config=None):
+        folder = str(write_tiny_model(tmp_path / "tiny", config=config))
         file, plot = tmp_path / "profile.json", tmp_path / "profile.png"
         assert main(["profile", folder, "--json", str(file), "--plot", str(plot), *options]) == 0
         assert plot.stat().st_size > 5000
@@ -36,3 +36,18 @@ def test_a_step_is_taken_apart(profiled, options):
     assert record["sum_us"] == pytest.approx(sum(op["us"] * op["ops"] for op in ops))
     assert profile["replay_us"] == pytest.approx(record["sum_us"] + record["gap_us"])
     assert profile["stamped_us"] > 0
+
+
+def test_layers_that_are_one_launch_have_phases(profiled):
+    config = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+    profile = profiled("--batch", "1", "--prompt", "200", config=config)["profile"]
+    (op,) = (op for op in profile["ops"] if op["kernel"] == "decode_layer")
+    if op["launches"] > 1:
+        pytest.skip("layers are one launch on sm_90 alone")
+    phases = profile["phases"]
+    assert [phase["phase"] for phase in phases] == ["qkv", "attention", "o", "gate_up", "down"]
+    assert op["ops"] == 4 and all(phase["ops"] == 4 for phase in phases)
+    assert all(phase["busy_us"] > 0 and phase["us"] > 0 for phase in phases)
+    assert 4 * sum(phase["us"] for phase in phases) < profile["stamped_us"]
+    bytes_of = [phase["cost"]["bytes_accessed"] for phase in phases]
+    assert sum(bytes_of) == op["cost"]["bytes_accessed"]

@@ -9,20 +9,22 @@ from test_bench_command import CONFIG, H200, tiny
 from tiny_model import write_tiny_model
 
 from cugraphs.cli import bench_session, main, profile
-from cugraphs.clock_stamps import STAMP, StampedLaunch, split_stamps
+from cugraphs.clock_stamps import (
+    STAMP,
+    ExpectedLaunch,
+    StampedLaunch,
+    split_stamps,
+)
 from cugraphs.kernel import Cost
 from cugraphs.ladder import Ladder
 from cugraphs.model_runner import ModelRunner
-from cugraphs.pricing import count_launches, price_step
-from cugraphs.step_profile import (
-    OpTime,
-    ProfiledRunner,
-    StepProfile,
-    kinds_of,
+from cugraphs.pricing import price_step
+from cugraphs.step_profile import OpTime, ProfiledRunner, StepProfile, kinds_of
+from cugraphs.step_state import Chunk
+from cugraphs.step_timeline import (
     launches_of,
     spans_of,
 )
-from cugraphs.step_state import Chunk
 from cugraphs.timeline_plot import draw_timeline, lanes_of, middle_layer
 
 
@@ -94,10 +96,9 @@ def test_what_a_step_queues_are_the_launches_that_are_priced():
         launches = launches_of(program, {"rows": rows}, "sm_90")
         price = price_step(program, {"rows": rows}, context=10, arch="sm_90")
         assert len(launches) == price.launches
-        for index, op in enumerate(program.ops):
-            own = [launch for launch in launches if launch[0] == index]
-            assert len(own) == count_launches(op, {"rows": rows}, "sm_90")
-            assert all((blocks > 0) == bool(function) for _, function, blocks in own)
+        assert all((launch.blocks > 0) == bool(launch.function) for launch in launches)
+        assert [launch.op for launch in launches] == sorted(launch.op for launch in launches)
+        assert all(launch.ops == 1 and not launch.phases for launch in launches)
 
 
 def test_shares_and_gap_by_hand():
@@ -119,7 +120,7 @@ def test_a_functions_stamps_are_its_launches_one_after_the_other():
         (0, 0, 5, 80, 201, 220),
         (0, 1, 8, 0, 11, 110),
     )
-    launches = [("f", 2), ("g", 1), ("f", 2)]
+    launches = [ExpectedLaunch("f", 2), ExpectedLaunch("g", 1), ExpectedLaunch("f", 2)]
     first, other, second = split_stamps(stamps, ["f", "g"], launches)
     assert first.stamps["ends_ns"].tolist() == [100, 110]
     assert other.function == "g" and other.stamps["multiprocessor"].tolist() == [1]
@@ -128,16 +129,16 @@ def test_a_functions_stamps_are_its_launches_one_after_the_other():
 
 def test_a_function_that_was_loaded_twice_is_one():
     stamps = stamps_of((0, 0, 0, 0, 1, 2), (2, 0, 0, 3, 4, 5))
-    found = split_stamps(stamps, ["f", "g", "f"], [("f", 1), ("f", 1)])
+    found = split_stamps(stamps, ["f", "g", "f"], [ExpectedLaunch("f", 1)] * 2)
     assert [launch.stamps["ends_ns"].tolist() for launch in found] == [[2], [5]]
 
 
 def test_blocks_that_are_missing_or_there_twice_are_said():
     twice = stamps_of((0, 0, 0, 0, 1, 2), (0, 0, 0, 0, 1, 2))
     with pytest.raises(RuntimeError, match="clock stamps: f has 2 stamps of 2 blocks, expected"):
-        split_stamps(twice, ["f"], [("f", 2)])
+        split_stamps(twice, ["f"], [ExpectedLaunch("f", 2)])
     with pytest.raises(RuntimeError, match="f has 0 stamps of 2 blocks"):
-        split_stamps(twice[:0], ["f"], [("f", 2)])
+        split_stamps(twice[:0], ["f"], [ExpectedLaunch("f", 2)])
 
 
 def test_a_product_is_the_time_between_launches_of_ours():
@@ -241,7 +242,7 @@ def test_the_table_and_the_record_hold_the_same_figures(folder, tmp_path, capsys
         OpTime("linear", "512 x 256", ops=2, launches=1, us=50.0, cost=Cost(100_000_000, 1)),
         OpTime("rms_norm", "", ops=5, launches=1, us=2.0, cost=Cost(1_000_000, 1)),
     )
-    step = types.SimpleNamespace(ops_us=lambda advance, context: ops)
+    step = types.SimpleNamespace(ops_us=lambda advance, context: ops, launches=[])
     monkeypatch.setattr(profile, "_prepare", lambda model, args: (step, 120.0))
     file = tmp_path / "record.json"
     assert main(["profile", folder, "--json", str(file)]) == 0

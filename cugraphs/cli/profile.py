@@ -1,13 +1,15 @@
 """Where the GPU's time of a step goes: every kind of op, its share of the ceiling, and the gap.
 
 Each op is timed alone, in a chain of its kind over all layers; the replay of the whole step beside
-their sum shows what launches and ramps cost, less what programmatic launches overlap. --plot draws
-a replay of kernels that note the clock. Weights and the KV cache are random.
+their sum shows what launches and ramps cost, less what programmatic launches overlap. Where all
+layers are one launch, the phases of a layer follow, from a replay of kernels that note the GPU's
+clock; --plot draws such a replay. Weights and the KV cache are random.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,7 @@ from cugraphs.step_profile import (
     prefill_step,
     timeline,
 )
+from cugraphs.step_timeline import Timed, phase_times
 from cugraphs.timeline_plot import draw_timeline
 
 if TYPE_CHECKING:
@@ -84,10 +87,11 @@ def run(args: argparse.Namespace) -> int:
         step, replay_us = _prepare(model, args)
         context = args.prefill or args.prompt + _REPLAYS
         ops = step.ops_us(advance, context=context)
+        has_phases = any(launch.phases for launch in step.launches)
     profile = StepProfile(_words(args), ops, replay_us)
     del step  # with its memory
-    if args.plot is not None:
-        profile = _draw(model, args, profile)
+    if has_phases or args.plot is not None:
+        profile = _stamp(model, args, profile, context)
     _print(profile, gpu)
     session.finish(gpu, profile=profile, sum_us=profile.sum_us, gap_us=profile.gap_us)
     return 0
@@ -104,14 +108,18 @@ def _prepare(model: BenchModel, args: argparse.Namespace) -> tuple[ProfiledStep,
     return decode_step(runner, args.batch, prompt_tokens=args.prompt, replays=_REPLAYS)
 
 
-def _draw(model: BenchModel, args: argparse.Namespace, profile: StepProfile) -> StepProfile:
-    """Run the step with kernels that note the clock, and draw it."""
+def _stamp(
+    model: BenchModel, args: argparse.Namespace, profile: StepProfile, context: int
+) -> StepProfile:
+    """Run the step with kernels that note the clock: phases, and a picture where one is wanted."""
     stamped = BenchModel(**{**vars(model), "device": CudaDevice(build=(STAMPED,))})
     step, _ = _prepare(stamped, args)
     spans, stamped_us = timeline(step)
-    title = f"{model.name}, {profile.step}: {stamped_us:,.0f} us, kernels noting the clock"
-    draw_timeline(spans, title, args.plot)
-    return StepProfile(profile.step, profile.ops, profile.replay_us, stamped_us)
+    if args.plot is not None:
+        title = f"{model.name}, {profile.step}: {stamped_us:,.0f} us, kernels noting the clock"
+        draw_timeline(spans, title, args.plot)
+    phases = phase_times(spans, step.program, step.sizes, context=context)
+    return replace(profile, stamped_us=stamped_us, phases=phases)
 
 
 def _words(args: argparse.Namespace) -> str:
@@ -132,14 +140,11 @@ def _print(profile: StepProfile, gpu: GpuSpec) -> None:
             op.kernel,
             op.detail,
             f"{op.ops}",
-            f"{op.ops * op.launches}",
+            f"{op.launches}",
             three_digits(op.us),
             f"{op.total_us:,.1f}",
             f"{op.total_us / profile.replay_us:.1%}",
-            three_digits(op.cost.bytes_accessed / 1e6),
-            three_digits(op.bytes_per_s / 1e9),
-            three_digits(op.flops_per_s / 1e12),
-            f"{op.share(gpu.read_bytes_per_s, gpu.flops_per_s):.1%}",
+            *_rates(op, gpu),
         )
     console = TableConsole()
     console.print(table)
@@ -149,5 +154,42 @@ def _print(profile: StepProfile, gpu: GpuSpec) -> None:
         f"us ({gap / profile.replay_us:+.1%}). us: of one op, alone, with its launch; of ceiling: "
         "bytes at the read ceiling or flops at the matrix ceiling, whichever share is larger."
     )
+    for kernel in dict.fromkeys(phase.kernel for phase in profile.phases):
+        _print_phases(console, kernel, profile, gpu)
     if profile.stamped_us is not None:
-        console.print(f"the picture's replay, with clock stamps: {profile.stamped_us:,.0f} us")
+        console.print(f"the replay with clock stamps: {profile.stamped_us:,.0f} us")
+
+
+def _print_phases(console: TableConsole, kernel: str, profile: StepProfile, gpu: GpuSpec) -> None:
+    phases = [phase for phase in profile.phases if phase.kernel == kernel]
+    total_us = sum(phase.us for phase in phases)
+    table = new_table(
+        f"{kernel}: its phases, by clock stamps, mean of {phases[0].ops}",
+        "phase",
+        *("us", "in all, us", "of op", "busy, us", "MB", "GB/s", "TFLOP/s", "of ceiling"),
+    )
+    for phase in phases:
+        table.add_row(
+            phase.phase,
+            three_digits(phase.us),
+            f"{phase.ops * phase.us:,.1f}",
+            f"{phase.us / total_us:.1%}",
+            three_digits(phase.busy_us),
+            *_rates(phase, gpu),
+        )
+    console.print(table)
+    console.print(
+        f"{total_us:,.1f} us of an op. us: from the last block's end of the phase before to its "
+        "own; busy: an average block, from when it has what the phase needs to its end. What a "
+        "phase reads may be under way before it begins: shares of short ones mean little alone."
+    )
+
+
+def _rates(work: Timed, gpu: GpuSpec) -> tuple[str, ...]:
+    """MB, GB/s, TFLOP/s, of ceiling."""
+    return (
+        three_digits(work.cost.bytes_accessed / 1e6),
+        three_digits(work.bytes_per_s / 1e9),
+        three_digits(work.flops_per_s / 1e12),
+        f"{work.share(gpu.read_bytes_per_s, gpu.flops_per_s):.1%}",
+    )

@@ -25,6 +25,7 @@ RUNTIME_SOURCES = (
     "kernel_calls.cpp",
     "checks.cpp",
     "meetings.cpp",
+    "phases.cpp",
     "compiler_hooks.cpp",
     "fiber.cpp",
 )

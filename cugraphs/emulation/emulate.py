@@ -138,6 +138,7 @@ def emulate(
                 settles=part.settles,
                 cluster=part.cluster,
                 meets=part.meets,
+                phases=len(part.phases) * len(elements),
             )
     scratch.check(kernel.name)
     written = [(memory[operand.name], array) for operand, array in pairs]

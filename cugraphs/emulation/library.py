@@ -128,6 +128,7 @@ class Library:
         settles: bool = False,
         cluster: int = 1,
         meets: bool = False,
+        phases: int = 0,
     ) -> None:
         """Run every thread of the launch to its end.
 
@@ -143,6 +144,7 @@ class Library:
             settles: no thread may let the next launch begin before it waits.
             cluster: blocks in x that run together; they divide the grid.
             meets: all blocks run together, and meet in memory.
+            phases: that its blocks note, each some block.
 
         Raises:
             EmulationError: a check failed; the message names file and line.
@@ -171,6 +173,7 @@ class Library:
             int(self.checked),
             int(programmatic),
             int(settles),
+            phases,
             self._variables,
             len(self._variables),
         )

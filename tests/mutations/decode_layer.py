@@ -7,6 +7,13 @@ BUGS = {
             "  worker.load_gains(layers.of[0].gain);\n  wait_for_previous_kernel();\n",
             "  worker.load_gains(layers.of[0].gain);\n",
         ),
+        ("the end of a phase is not noted", "    worker.leave(layer, kOPhase);\n", ""),
+        (
+            "phases are noted one too high",
+            "note_phase_end(layer * kPhases + phase);",
+            "note_phase_end(layer * kPhases + phase + 1);",
+        ),
+        ("phases begin unnoted", "    note_phase_begin(layer * kPhases + phase);\n", ""),
         (
             "the second norm has the first one's gain",
             "worker.load_gains(own.gain2);",

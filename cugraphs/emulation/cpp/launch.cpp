@@ -7,6 +7,7 @@
 
 #include "checks.h"
 #include "meetings.h"
+#include "phases.h"
 #include "runtime.h"
 #include "scheduler.h"
 #include "shared_memory.h"
@@ -80,7 +81,7 @@ struct EmuVariable {
 
 // Runs the launch; 0, or 1 with emu_failure(). `dynamic_shared` is the kernel library's function of
 // that name; `variables` are needed where the launch is checked; `cluster` divides the grid in x, and is
-// all of it where blocks meet in memory.
+// all of it where blocks meet in memory; `phases` are those that its blocks note.
 int emu_launch(
     EmuFunction (*function)(),
     unsigned char* (*dynamic_shared)(unsigned*),
@@ -93,6 +94,7 @@ int emu_launch(
     int checked,
     int is_programmatic,
     int does_settle,
+    unsigned phases,
     const EmuVariable* variables,
     int num_variables) {
   running = nullptr;
@@ -136,6 +138,7 @@ int emu_launch(
 
   shared_place = {library.shared_begin, library.shared_end, dynamic, shared_bytes, capacity_bytes};
   prepare_threads(block_threads);
+  begin_phases(grid[0] * grid[1] * grid[2], block_threads, phases);
   std::vector<int> turns;
   permute(&turns, static_cast<int>(grid[0] / cluster * grid[1] * grid[2]));
   for (int number : turns) {
@@ -143,6 +146,7 @@ int emu_launch(
     running = nullptr;
     if (failed) return 1;
   }
-  return 0;
+  check_phases_noted();
+  return failed;
 }
 }

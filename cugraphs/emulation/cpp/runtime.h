@@ -68,6 +68,7 @@ void emu_in_flight(const void* barrier, const void* to, int bytes);
 void emu_has_waited(const void* barrier);
 void emu_copy_wait(int groups_left);
 void emu_wait_for_previous_kernel(void);
+void emu_note_phase(const char* site, int number, int ends);
 void emu_let_next_kernel_start(const char* site);
 
 // Of the cluster: all its threads arrive, and wait until all have.
