@@ -34,7 +34,7 @@ from cugraphs.kernel import (
 from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
 from .few_rows_attention import few_rows_launch, few_rows_workspace, takes_few_rows
-from .launch_shapes import vector_width
+from .launch_shapes import MULTIPROCESSORS, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
 
@@ -63,7 +63,6 @@ MAX_WARPS = 16
 PIECE_HEAD_DIMS = (64, 128)
 PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
-MULTIPROCESSORS = 132  # of an H100
 PAIR_BYTES = 76 << 10  # shared memory of a block, of which a multiprocessor has room for two
 
 

@@ -32,10 +32,10 @@ from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
 from .case_arrays import normal
 from .few_rows_attention import LONE_BYTES
+from .launch_shapes import MULTIPROCESSORS
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
 from .paged_decode_attention import (
     CACHE_AXES,
-    MULTIPROCESSORS,
     PAGED_DECODE_ATTENTION,
     attention_form,
     form_of_pieces,

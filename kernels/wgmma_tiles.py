@@ -16,14 +16,13 @@ import numpy as np
 from cugraphs.kernel import CUDA_TYPES, Launch
 from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
+from .launch_shapes import SM90_SHARED_BYTES
 from .product_kernel import ProductKernel
 
-WGMMA_ARCH = "sm_90a"
 ALIGNED = 8  # elements of a row, which begins at a multiple of 16 bytes
 DEPTH = 64  # elements of a row in a stage
 
-_ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
-_SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
+_ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's two barriers
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class TilesShape(ABC):
     @property
     def stages(self) -> int:
         """As many as shared memory holds."""
-        return (_SHARED_BYTES - _ALIGNMENT) // (self._stage_bytes + _BARRIER_BYTES)
+        return (SM90_SHARED_BYTES - _ALIGNMENT) // (self._stage_bytes + _BARRIER_BYTES)
 
     @property
     def shared_bytes(self) -> int:
@@ -91,7 +90,7 @@ class TilesShape(ABC):
             shared_bytes=self.shared_bytes,
             programmatic=True,
             settles=self.settles,
-            arch=WGMMA_ARCH,
+            arch="sm_90a",
             elsewhere=kernel.elsewhere,
             tensor_maps=(
                 _rows("x", dtype, tokens, in_features, x_rows),

@@ -17,7 +17,7 @@ from cugraphs.fusion import RULES, fuse
 from cugraphs.interpreter import interpret
 from cugraphs.kernels.benchmark_sizes import MODELS
 from cugraphs.kernels.decode_layer import DECODE_LAYER, layer_case
-from cugraphs.kernels.paged_decode_attention import MULTIPROCESSORS
+from cugraphs.kernels.launch_shapes import MULTIPROCESSORS
 from cugraphs.program import Kind
 
 pytestmark = pytest.mark.gpu
