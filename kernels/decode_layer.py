@@ -39,9 +39,9 @@ from .linear_add import LINEAR_ADD
 from .norm_rope_append import NORM_ROPE_APPEND
 from .norm_swiglu import NORM_SWIGLU
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
-from .paged_decode_attention import CACHE_AXES, PAGED_DECODE_ATTENTION
+from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .rms_norm import RMS_NORM
-from .rope_append import ROPE_APPEND, rope_table
+from .rope_append import CACHE_AXES, ROPE_APPEND, rope_table
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import STREAM_DTYPES
 

@@ -85,7 +85,11 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
 
 
 def check(axes: Axes, *, eps: float) -> None:
-    """Refuse sizes that neither form takes."""
+    """Refuse sizes that neither form takes.
+
+    Raises:
+        ValueError: there are too many rows, or in_features has no parts.
+    """
     tokens, in_features = axes["tokens"], axes["in_features"]
     if tokens > MAX_FEW_ROWS:
         check_wgmma("linear_add_rms_norm", axes, axes["out_features"])

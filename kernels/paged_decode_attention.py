@@ -37,6 +37,7 @@ from .few_rows_attention import few_rows_launch, few_rows_workspace, takes_few_r
 from .launch_shapes import MULTIPROCESSORS, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
+from .rope_append import CACHE_AXES
 
 # A long sequence is gathered and used this many blocks at a time, so that the copy stays in a
 # core's cache: 3 to 4 times as fast as one copy of 8,000 tokens.
@@ -356,8 +357,6 @@ def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = F
     of_few_rows = few_rows_workspace(axes) if takes_few_rows(axes, dtype) else 0
     return max(4 * parts * of_part, of_few_rows)
 
-
-CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
 
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",

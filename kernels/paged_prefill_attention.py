@@ -46,6 +46,7 @@ from .paged_decode_attention import (
     head_sets,
 )
 from .precision import quiet, store, widen
+from .rope_append import CACHE_AXES
 
 # Queries are tiled so that a score matrix stays near the size of a core's cache.
 SCORE_TILE_BYTES = 1 << 20
@@ -314,8 +315,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
     operands=(
         Operand("out", ("tokens", "q_size"), "T", Access.WRITE),
         Operand("q", ("tokens", "q_size"), "T"),
-        Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
+        Operand("k_cache", CACHE_AXES, "T"),
+        Operand("v_cache", CACHE_AXES, "T"),
         Operand("block_tables", ("slots", "max_blocks"), "int32"),
         Operand("slot_ids", ("seqs",), "int32"),
         Operand("seq_lens", ("seqs",), "int32"),

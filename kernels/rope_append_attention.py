@@ -35,7 +35,6 @@ from .few_rows_attention import LONE_BYTES
 from .launch_shapes import MULTIPROCESSORS
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
 from .paged_decode_attention import (
-    CACHE_AXES,
     PAGED_DECODE_ATTENTION,
     attention_form,
     form_of_pieces,
@@ -44,7 +43,7 @@ from .paged_decode_attention import (
 )
 from .paged_decode_attention import Form as AttentionForm
 from .paged_decode_attention import check as check_attention
-from .rope_append import ROPE_APPEND, rope_table
+from .rope_append import CACHE_AXES, ROPE_APPEND, rope_table
 from .rope_append import check as check_rope
 
 DTYPES_16_BITS = ("bfloat16", "float16")
