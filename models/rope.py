@@ -235,7 +235,8 @@ def cos_sin_table(
         float32 [num_positions, head_dim], the first half of a row cos, the second half sin.
 
     Raises:
-        ValueError: there is no position, ``first`` is within a chunk, or head_dim is odd or below 2.
+        ValueError: there is no position, ``first`` is within a chunk, or head_dim is odd or below
+            2.
     """
     if num_positions < 1:
         raise ValueError(f"cos_sin_table: num_positions is {num_positions}, expected 1 or more")
