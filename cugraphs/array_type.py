@@ -23,6 +23,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "uint32": np.dtype(np.uint32),
     "uint8": np.dtype(np.uint8),
 }
+DTYPE_NAMES: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Dim(int):
@@ -100,6 +101,17 @@ class ArrayType:
 
     shape: tuple[int, ...]
     dtype: str
+
+    @staticmethod
+    def of(array: Array) -> ArrayType:
+        """The type of an array that is there.
+
+        Raises:
+            TypeError: its dtype is none of :data:`DTYPES`.
+        """
+        if array.dtype not in DTYPE_NAMES:
+            raise TypeError(f"array: dtype is {array.dtype}, expected one of {', '.join(DTYPES)}")
+        return ArrayType(array.shape, DTYPE_NAMES[array.dtype])
 
     @cached_property
     def nbytes(self) -> int:

@@ -108,7 +108,11 @@ class CpuDevice:
             raise MemoryError(f"cpu: {nbytes:,} bytes cannot be allocated") from None
 
     def zero_bytes(self, nbytes: int) -> Array:
-        """All zero; a page takes memory only once it is written."""
+        """All zero; a page takes memory only once it is written.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
         try:
             raw = np.zeros(nbytes + ALIGNMENT_BYTES, np.uint8)
         except MemoryError:
@@ -173,11 +177,11 @@ class CpuDevice:
         """References are there already."""
 
     def capture(self, run: Run) -> Replay:
-        """The CPU has no graphs."""
+        """The CPU has no graphs: raises CaptureError."""
         raise CaptureError("the CPU has no graphs")
 
     def capture_loop(self, begin: Callable[[int], Run], repeat: Callable[[int], Run]) -> Loop:
-        """The CPU has no graphs."""
+        """The CPU has no graphs: raises CaptureError."""
         raise CaptureError("the CPU has no graphs")
 
     def address(self, array: Array) -> int:

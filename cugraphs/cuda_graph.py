@@ -51,7 +51,7 @@ class CudaGraph:
 
     @property
     def num_nodes(self) -> int:
-        """Launches, copies and fills in it."""
+        """Launches, copies and fills in it. Raises RuntimeError where the driver does not say."""
         from cuda.bindings import driver
 
         error, _, count = driver.cuGraphGetNodes(self._pointer(driver), 0)
@@ -130,6 +130,9 @@ def refuse_allocations(stream: Any) -> Iterator[None]:  # noqa: ANN401
     """Make ``stream`` the current one and memory as it is: none is allocated and none collected.
 
     A collection could free device memory, which a capture does not allow.
+
+    Raises:
+        RuntimeError: something is allocated within.
     """
     import cupy
 

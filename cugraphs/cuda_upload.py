@@ -109,7 +109,11 @@ class PinnedLane:
         return self._buffers[current][:nbytes]
 
     def send(self) -> None:
-        """Queue the copy, and turn to the next buffer."""
+        """Queue the copy, and turn to the next buffer.
+
+        Raises:
+            RuntimeError: the driver refuses it.
+        """
         current, stream = self._current, self._stream_pointer
         error = self._copy(self._address, self._pointers[current], self._nbytes, stream)
         error = error or self._record(self._event_pointers[current], stream)

@@ -21,8 +21,6 @@ from cugraphs.launch import Prepared, prepare, queue
 
 HOW = ("eager", "captured")
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
 
 def gpu_runs() -> list[tuple[str, Callable[..., tuple[Array, ...]]]]:
     """Each way of running a kernel on this machine's GPU: its name, and the call.
@@ -54,7 +52,7 @@ def run_on_gpu(
             or two replays differ.
     """
     device = _device()
-    types = [ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays]
+    types = list(map(ArrayType.of, arrays))
     produced, axes = kernel.infer(types, attrs)
     dtype = kernel.dtype_of([*produced, *types])
     workspace = _Workspace(device, kernel.workspace_bytes(axes, dtype, attrs))

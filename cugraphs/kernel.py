@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 # `as` where a name is handed on: what a kernel is declared with comes from here.
+from cugraphs.array_type import DTYPE_NAMES as DTYPE_NAMES
 from cugraphs.array_type import DTYPES as DTYPES
 from cugraphs.array_type import Array as Array
 from cugraphs.array_type import ArrayType as ArrayType

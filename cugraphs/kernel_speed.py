@@ -24,7 +24,6 @@ _READ_BYTES = 4 << 30  # many times any card's L2 cache
 _READ_BLOCKS = (8, 16, 32)  # of a multiprocessor; the fastest counts
 _MATRIX_DTYPE = "bfloat16"
 _PATTERN = 1 << 21  # random numbers, repeated over the memory
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def time_case(
         RuntimeError, ValueError, TypeError: it does not compile, launch or fit its declaration.
     """
     device = timer.device
-    types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
+    types = list(map(ArrayType.of, arrays))
     produced, axes = kernel.infer(types, case.attrs)
     if case.context is not None:
         axes["context"] = case.context

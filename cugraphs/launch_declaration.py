@@ -21,7 +21,6 @@ CUDA_TYPES: Mapping[str, str] = {
     "bfloat16": "__nv_bfloat16",
 }
 
-
 MAX_CLUSTER = 8  # blocks, that every card with clusters takes
 MAX_STACK = 32  # ops that are one launch; kernels/stack.cuh has the same
 
@@ -119,7 +118,6 @@ class Launch:
                 f"Launch: {self.function} has clusters of {self.cluster} in a grid of "
                 f"{self.grid[0]} in x, expected 1 to {MAX_CLUSTER} that divide it"
             )
-
         if self.meets and not (self.arch and self.cluster == 1 and self.grid[1:] == (1, 1)):
             raise ValueError(
                 f"Launch: {self.function} meets with arch {self.arch!r}, clusters of "

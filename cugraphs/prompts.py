@@ -13,7 +13,11 @@ Prompt = str | Sequence[int]
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many, as a list of strings and lists of ints."""
+    """One prompt or many, as a list of strings and lists of ints.
+
+    Raises:
+        TypeError: it is neither.
+    """
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, bytes) or not isinstance(prompts, Sequence | np.ndarray):
@@ -27,7 +31,11 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def checked_prompt(prompt: object, name: str = "the prompt") -> Prompt:
-    """One prompt: a string, or token ids as a list of ints."""
+    """One prompt: a string, or token ids as a list of ints.
+
+    Raises:
+        TypeError: it is neither; the message begins with ``name``.
+    """
     if isinstance(prompt, str):
         return prompt
     if isinstance(prompt, bytes) or not isinstance(prompt, Sequence | np.ndarray):

@@ -138,6 +138,10 @@ class Tokenizer:
         Args:
             text: any text; empty gives the BOS alone.
             add_bos: False leaves out what the tokenizer would put before the text.
+
+        Raises:
+            TypeError: it is no string.
+            ValueError: it holds half of a surrogate pair.
         """
         if not isinstance(text, str):
             raise TypeError(f"Tokenizer: text is {type(text).__name__}, expected a string")

@@ -31,7 +31,11 @@ class Tracer:
         return self.program.dims[name]
 
     def weight(self, name: str, shape: tuple[int, ...], dtype: str) -> Buffer:
-        """Declare a WEIGHT buffer; the same name again gives the same buffer (tied weights)."""
+        """Declare a WEIGHT buffer; the same name again gives the same buffer (tied weights).
+
+        Raises:
+            ValueError: the name is that of a weight of another type.
+        """
         known = self._declared.get(name)
         if known is not None and known.kind is Kind.WEIGHT:
             if known.type != ArrayType(shape, dtype):

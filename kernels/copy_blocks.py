@@ -28,9 +28,9 @@ from cugraphs.kernel import (
 
 from .case_arrays import normal
 from .launch_shapes import vector_width
+from .rope_append import CACHE_AXES
 
 THREADS = 256
-CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
 
 
 def reference(k_cache: Array, v_cache: Array, pairs: Array) -> tuple[()]:

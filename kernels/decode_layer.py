@@ -33,14 +33,15 @@ from cugraphs.kernel import (
 from .add import ADD
 from .benchmark_sizes import MODELS
 from .case_arrays import normal
+from .launch_shapes import MULTIPROCESSORS
 from .linear import LINEAR
 from .linear_add import LINEAR_ADD
 from .norm_rope_append import NORM_ROPE_APPEND
 from .norm_swiglu import NORM_SWIGLU
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
-from .paged_decode_attention import CACHE_AXES, MULTIPROCESSORS, PAGED_DECODE_ATTENTION
+from .paged_decode_attention import PAGED_DECODE_ATTENTION
 from .rms_norm import RMS_NORM
-from .rope_append import ROPE_APPEND, rope_table
+from .rope_append import CACHE_AXES, ROPE_APPEND, rope_table
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import STREAM_DTYPES
 

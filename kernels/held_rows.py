@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from cugraphs.kernel import CUDA_TYPES, Launch
 
+from .launch_shapes import MULTIPROCESSORS
 from .stream_linear import STREAM_DTYPES
 
-HELD_ARCH = "sm_90a"
 MIN_ROWS = 3  # fewer are streamed through registers
 MAX_ROWS = 8
 _THREADS = 256
@@ -26,7 +26,6 @@ _STAGES = 6
 _LARGE = 4096  # rows and columns of a weight from which it is faster than streaming
 _BARRIER_BYTES = 8  # of a stage
 _LEAST_BYTES = 116 << 10  # of shared memory, so that no two blocks lie on one multiprocessor
-_MULTIPROCESSORS = 132  # of an H200
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class HeldShape:
             shared_bytes=max(
                 self.stages * (_stage_bytes(self.steps) + _BARRIER_BYTES), _LEAST_BYTES
             ),
-            arch=HELD_ARCH,
+            arch="sm_90a",
             elsewhere=(elsewhere,),
         )
 
@@ -94,7 +93,7 @@ def held_shape(
                     depths=depths,
                     parts=parts,
                     stages=_STAGES,
-                    blocks=min(_MULTIPROCESSORS // parts, units),
+                    blocks=min(MULTIPROCESSORS // parts, units),
                 )
     return None
 

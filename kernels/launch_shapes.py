@@ -12,6 +12,10 @@ from cugraphs.kernel import DTYPES
 MAX_LOAD_BYTES = 16  # the widest load of a thread
 LOADS_OF_THREAD = 4  # of one array, in flight at once, where a block holds a row
 
+# Of an H100 or H200: what forms for sm_90a are made for.
+MULTIPROCESSORS = 132
+SM90_SHARED_BYTES = 227 << 10  # of a block that has a multiprocessor for itself
+
 
 def vector_width(dtype: str, *sizes: int) -> int:
     """Elements of the widest load, at most 16 bytes, that divides every one of ``sizes``."""

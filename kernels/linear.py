@@ -38,6 +38,7 @@ from .launch_shapes import vector_width
 from .linear_tiles import tile_launches, workspace_bytes
 from .precision import quiet, store, widen
 from .product_forms import own_form, own_launch
+from .product_kernel import ProductKernel
 from .stream_linear import stream_shape, streams
 
 # Measured on OpenBLAS (AVX2 and AVX-512): reading the weight once per row beats its matrix-matrix
@@ -97,11 +98,8 @@ def launches(
     if form is None:
         return elsewhere
     operands = ("out", "x", "weight", "bias")
-    return (
-        own_launch(
-            "linear", form, axes, dtype, out_features, operands=operands, elsewhere=elsewhere
-        ),
-    )
+    kernel = ProductKernel("linear", axes, dtype, out_features, operands, elsewhere)
+    return (own_launch(form, kernel),)
 
 
 def _on_every_gpu(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:

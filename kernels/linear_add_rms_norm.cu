@@ -10,6 +10,7 @@
 #include "common.cuh"
 #include "held_rows.cuh"
 #include "linear_tiles.cuh"
+#include "norm_row.cuh"
 #include "ptx.cuh"
 #include "wgmma_linear.cuh"
 
@@ -55,62 +56,44 @@ __global__ void __launch_bounds__(kThreads, 1) linear_add_rms_norm(
     int out_features,
     float eps) {
   let_next_kernel_start();
-  using Vector = Pack<T, kWidth>;
+  using Row = NormRow<T, kWidth, kThreads, kHeld>;
+  using Vector = typename Row::Vector;
   constexpr int kFloats = kWidth < 4 ? kWidth : 4;  // of a load
   using Floats = Pack<float, kFloats>;
   const int vectors = out_features / kWidth;
   const long long first = static_cast<long long>(blockIdx.x) * vectors;
   const long long part_vectors = static_cast<long long>(gridDim.x) * vectors;
 
-  Vector held[kHeld], gains[kHeld];
-#pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kThreads + threadIdx.x;
-    if (i < vectors) gains[h] = reinterpret_cast<const Vector*>(gain)[i];
-  }
+  Row row;
+  row.load_gains(gain, vectors);
   wait_for_previous_kernel();  // only gains and bias may be read earlier
   float squares = 0.0f;
+  Row::for_each(vectors, [&](int h, int i) {
+    Vector& held = row.held[h];
+    held = reinterpret_cast<const Vector*>(residual)[first + i];
+    Floats loaded[kParts][kWidth / kFloats];
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kThreads + threadIdx.x;
-    if (i < vectors) {
-      held[h] = reinterpret_cast<const Vector*>(residual)[first + i];
-      Floats loaded[kParts][kWidth / kFloats];
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-#pragma unroll
-        for (int k = 0; k < kWidth / kFloats; ++k) {
-          loaded[part][k] = reinterpret_cast<const Floats*>(
-              workspace)[(part * part_vectors + first + i) * (kWidth / kFloats) + k];
-        }
+      for (int k = 0; k < kWidth / kFloats; ++k) {
+        loaded[part][k] = reinterpret_cast<const Floats*>(
+            workspace)[(part * part_vectors + first + i) * (kWidth / kFloats) + k];
       }
-#pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        float total = loaded[0][k / kFloats].v[k % kFloats];
-#pragma unroll
-        for (int part = 1; part < kParts; ++part) total += loaded[part][k / kFloats].v[k % kFloats];
-        if (bias != nullptr) total += to_float(bias[i * kWidth + k]);
-        total = to_float(from_float<T>(total));
-        held[h].v[k] = from_float<T>(to_float(held[h].v[k]) + total);
-        const float value = to_float(held[h].v[k]);
-        squares += value * value;
-      }
-      reinterpret_cast<Vector*>(sum)[first + i] = held[h];
     }
-  }
-  const float scale = rsqrtf(block_sum<kThreads>(squares) / out_features + eps);
 #pragma unroll
-  for (int h = 0; h < kHeld; ++h) {
-    const int i = h * kThreads + threadIdx.x;
-    if (i < vectors) {
-      Vector result;
+    for (int k = 0; k < kWidth; ++k) {
+      float total = loaded[0][k / kFloats].v[k % kFloats];
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        result.v[k] = from_float<T>(to_float(held[h].v[k]) * scale * to_float(gains[h].v[k]));
-      }
-      reinterpret_cast<Vector*>(out)[first + i] = result;
+      for (int part = 1; part < kParts; ++part) total += loaded[part][k / kFloats].v[k % kFloats];
+      if (bias != nullptr) total += to_float(bias[i * kWidth + k]);
+      total = to_float(from_float<T>(total));
+      held.v[k] = from_float<T>(to_float(held.v[k]) + total);
+      const float value = to_float(held.v[k]);
+      squares += value * value;
     }
-  }
+    reinterpret_cast<Vector*>(sum)[first + i] = held;
+  });
+  row.store(out + first * kWidth, squares, out_features, eps);
 }
 
 // The same for rows of whole vectors of 16 bytes that fit into shared memory: what a row is made of goes

@@ -40,6 +40,7 @@ from .launch_shapes import block_threads, row_shape, vector_width
 from .linear import LINEAR
 from .linear_tiles import MAX_FEW_ROWS, few_rows_parts, few_rows_tiles
 from .product_forms import OwnForm, own_form, own_launch
+from .product_kernel import ProductKernel
 from .stream_linear import STREAM_DTYPES, stream_benchmarks
 from .wgmma_linear import check_wgmma
 
@@ -84,7 +85,11 @@ def cost(axes: Axes, dtype: str, *, eps: float) -> Cost:
 
 
 def check(axes: Axes, *, eps: float) -> None:
-    """Refuse sizes that neither form takes."""
+    """Refuse sizes that neither form takes.
+
+    Raises:
+        ValueError: there are too many rows, or in_features has no parts.
+    """
     tokens, in_features = axes["tokens"], axes["in_features"]
     if tokens > MAX_FEW_ROWS:
         check_wgmma("linear_add_rms_norm", axes, axes["out_features"])
@@ -112,15 +117,9 @@ def launches(axes: Axes, dtype: str, *, eps: float) -> tuple[Launch | MatrixProd
     form = _own_form(axes, dtype)
     if form is None:
         return elsewhere
-    products = own_launch(
-        "linear_parts",
-        form,
-        axes,
-        dtype,
-        out_features,
-        operands=(WORKSPACE, "x", "weight"),
-        elsewhere=elsewhere,
-    )
+    operands = (WORKSPACE, "x", "weight")
+    kernel = ProductKernel("linear_parts", axes, dtype, out_features, operands, elsewhere)
+    products = own_launch(form, kernel)
     add = _add_launch(axes, dtype, eps, form.parts, beside=isinstance(form, HeldShape))
     return products, replace(add, arch=products.arch, elsewhere=())
 

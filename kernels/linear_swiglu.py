@@ -34,6 +34,7 @@ from . import silu_and_mul
 from .case_arrays import Make, normal
 from .linear import LINEAR
 from .product_forms import own_form, own_launch
+from .product_kernel import ProductKernel
 from .silu_and_mul import SILU_AND_MUL
 from .stream_linear import STREAM_DTYPES, stream_benchmarks, stream_shape, streams
 from .wgmma_linear import check_wgmma
@@ -93,18 +94,9 @@ def launches(axes: Axes, dtype: str) -> tuple[Launch | MatrixProduct, ...]:
     form = own_form(tokens, in_features, 2 * inter, dtype, boxes=2)
     if form is None:
         return elsewhere
-    return (
-        own_launch(
-            "linear_swiglu",
-            form,
-            axes,
-            dtype,
-            inter,
-            operands=("out", "x", "weight"),
-            elsewhere=elsewhere,
-            boxes=2,
-        ),
-    )
+    operands = ("out", "x", "weight")
+    kernel = ProductKernel("linear_swiglu", axes, dtype, inter, operands, elsewhere, boxes=2)
+    return (own_launch(form, kernel),)
 
 
 def workspace(axes: Axes, dtype: str) -> int:

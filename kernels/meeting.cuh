@@ -1,12 +1,12 @@
 // How blocks that all run at once hand values to each other through global memory, and count themselves.
 // For launches that say so (Launch.meets), on sm_90a.
 //
-// A value has a *place*: 2 or 4 bytes, all ones as long as nothing was put there. Who needs the value looks
-// until it is there. Nothing else is inferred from it, so neither side orders anything (PTX ISA 8.7,
+// A value has a *place*, a mailbox: 2 or 4 bytes, all ones as long as nothing was put there. Who needs the value
+// looks until it is there. Nothing else is inferred from it, so neither side orders anything (PTX ISA 8.7,
 // memory consistency model: relaxed accesses of one size to one place are ordered by coherence alone). A
 // place is used again once it was cleared; that the clear comes after all who read it, and before those who
 // look for the next value, is what an arrival that releases and a wait that acquires are for, of all
-// blocks.
+// blocks: a grid barrier.
 //
 // A *count* is a place of 4 bytes too: it counts up from all ones. A wait that does not acquire is a hint
 // that it is time to look.

@@ -34,9 +34,10 @@ from cugraphs.kernel import (
 from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
 from .few_rows_attention import few_rows_launch, few_rows_workspace, takes_few_rows
-from .launch_shapes import vector_width
+from .launch_shapes import MULTIPROCESSORS, vector_width
 from .paged_cases import NOISE, Heads, decode_case
 from .precision import quiet, store, widen
+from .rope_append import CACHE_AXES
 
 # A long sequence is gathered and used this many blocks at a time, so that the copy stays in a
 # core's cache: 3 to 4 times as fast as one copy of 8,000 tokens.
@@ -63,7 +64,6 @@ MAX_WARPS = 16
 PIECE_HEAD_DIMS = (64, 128)
 PIECE_WARPS = ((8, 1023), (4, 1 << 30))  # of a block, up to how many rows times KV heads
 PLACES = 3  # of a warp's ring
-MULTIPROCESSORS = 132  # of an H100
 PAIR_BYTES = 76 << 10  # shared memory of a block, of which a multiprocessor has room for two
 
 
@@ -357,8 +357,6 @@ def workspace(axes: Axes, dtype: str, *, scale: float, batch_invariant: bool = F
     of_few_rows = few_rows_workspace(axes) if takes_few_rows(axes, dtype) else 0
     return max(4 * parts * of_part, of_few_rows)
 
-
-CACHE_AXES = ("num_blocks", "kv_heads", "block_size", "head_dim")
 
 PAGED_DECODE_ATTENTION = Kernel(
     name="paged_decode_attention",

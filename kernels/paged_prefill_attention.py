@@ -33,7 +33,7 @@ from cugraphs.kernel import (
 from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
 from .benchmark_sizes import MODELS
-from .launch_shapes import vector_width
+from .launch_shapes import MULTIPROCESSORS, vector_width
 from .paged_cases import NOISE, Heads, prefill_case
 from .paged_decode_attention import (
     attend_row,
@@ -46,6 +46,7 @@ from .paged_decode_attention import (
     head_sets,
 )
 from .precision import quiet, store, widen
+from .rope_append import CACHE_AXES
 
 # Queries are tiled so that a score matrix stays near the size of a core's cache.
 SCORE_TILE_BYTES = 1 << 20
@@ -61,9 +62,7 @@ MAX_MMA_HEAD_DIM = 256  # a row of sums more is more than the registers hold
 # queries in shared memory.
 WGMMA_TILES = {64: (3, 96, 3, 2), 128: (2, 128, 2, 2)}
 WGMMA_MIN_TOKENS = 256  # fewer take as long on mma.sync, which has smaller tiles and more blocks
-WGMMA_BLOCKS = 132  # one for each multiprocessor of an H100 or H200
 BOX_KEYS = 16  # that are copied together: keys of one block of the cache
-WGMMA_ARCH = "sm_90a"
 
 
 @quiet
@@ -276,7 +275,7 @@ def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
     barrier_bytes, alignment = 16 * (2 * stages[0] + stages[1]), 1024
     return Launch(
         function=f"paged_prefill_attention_wgmma<{form}>",
-        grid=(tiles if tiles <= 2 * WGMMA_BLOCKS else WGMMA_BLOCKS, 1, 1),
+        grid=(tiles if tiles <= 2 * MULTIPROCESSORS else MULTIPROCESSORS, 1, 1),
         block=128 * (groups + 1),
         scalars=(
             *(np.int32(size) for size in sizes),
@@ -285,7 +284,7 @@ def _wgmma(axes: Axes, dtype: str, scale: float) -> Launch:
         ),
         shared_bytes=tile_bytes + barrier_bytes + alignment,
         programmatic=True,
-        arch=WGMMA_ARCH,
+        arch="sm_90a",
         elsewhere=_everywhere(axes, dtype, scale),
         tensor_maps=tuple(maps),
     )
@@ -316,8 +315,8 @@ PAGED_PREFILL_ATTENTION = Kernel(
     operands=(
         Operand("out", ("tokens", "q_size"), "T", Access.WRITE),
         Operand("q", ("tokens", "q_size"), "T"),
-        Operand("k_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
-        Operand("v_cache", ("num_blocks", "kv_heads", "block_size", "head_dim"), "T"),
+        Operand("k_cache", CACHE_AXES, "T"),
+        Operand("v_cache", CACHE_AXES, "T"),
         Operand("block_tables", ("slots", "max_blocks"), "int32"),
         Operand("slot_ids", ("seqs",), "int32"),
         Operand("seq_lens", ("seqs",), "int32"),

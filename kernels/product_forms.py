@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from cugraphs.kernel import Axes, Launch, MatrixProduct
+from cugraphs.kernel import Launch
 
 from .held_rows import HeldShape, held_shape
+from .product_kernel import ProductKernel
 from .wgmma_linear import MAX_COLUMNS, MAX_PARTS, WgmmaShape, takes_wgmma, wgmma_shape
 from .wgmma_rows import RowsShape, rows_shape
 
@@ -54,45 +55,16 @@ def own_form(
     return rows_shape(tokens, in_features, columns, dtype, boxes=boxes) if gated else None
 
 
-def own_launch(
-    name: str,
-    form: OwnForm,
-    axes: Axes,
-    dtype: str,
-    out_features: int,
-    *,
-    operands: tuple[str, ...],
-    elsewhere: tuple[Launch | MatrixProduct, ...],
-    boxes: int = 1,
-) -> Launch:
-    """The launch of a form.
-
-    Args:
-        name: of the kernel's functions, without what the form adds to it.
-        form: of the sizes in ``axes``.
-        axes: ``tokens`` and ``in_features`` among them.
-        dtype: of x and the weight.
-        out_features: of a row, as the kernel stores it.
-        operands: that it takes, ``x`` and ``weight`` among them.
-        elsewhere: what runs on other architectures.
-        boxes: as for :func:`own_form`.
-    """
-    if isinstance(form, HeldShape):
-        launch = elsewhere[0]
-        assert isinstance(launch, Launch), "few rows have a launch everywhere"
-        sizes = (axes["tokens"], axes["in_features"], out_features)
-        return replace(
-            form.launch(f"{name}_stream", dtype, launch),
-            scalars=tuple(map(np.int32, sizes)),
-            operands=operands,
-            elsewhere=elsewhere,
-        )
-    return form.launch(
-        name,
-        axes,
-        dtype,
-        out_features,
-        operands=operands,
-        elsewhere=elsewhere,
-        boxes=boxes,
+def own_launch(form: OwnForm, kernel: ProductKernel) -> Launch:
+    """The launch of a kernel whose product has a form: that of its sizes."""
+    if not isinstance(form, HeldShape):
+        return form.launch(kernel)
+    launch = kernel.elsewhere[0]
+    assert isinstance(launch, Launch), "few rows have a launch everywhere"
+    sizes = (kernel.axes["tokens"], kernel.axes["in_features"], kernel.out_features)
+    return replace(
+        form.launch(f"{kernel.name}_stream", kernel.dtype, launch),
+        scalars=tuple(map(np.int32, sizes)),
+        operands=kernel.operands,
+        elsewhere=kernel.elsewhere,
     )

@@ -32,10 +32,9 @@ from .attention_parts import BLOCKS, most_cut_parts, most_parts
 from .benchmark_sizes import MODELS
 from .case_arrays import normal
 from .few_rows_attention import LONE_BYTES
+from .launch_shapes import MULTIPROCESSORS
 from .paged_cases import NAN, NOISE, Heads, decode_case, slots_of
 from .paged_decode_attention import (
-    CACHE_AXES,
-    MULTIPROCESSORS,
     PAGED_DECODE_ATTENTION,
     attention_form,
     form_of_pieces,
@@ -44,7 +43,7 @@ from .paged_decode_attention import (
 )
 from .paged_decode_attention import Form as AttentionForm
 from .paged_decode_attention import check as check_attention
-from .rope_append import ROPE_APPEND, rope_table
+from .rope_append import CACHE_AXES, ROPE_APPEND, rope_table
 from .rope_append import check as check_rope
 
 DTYPES_16_BITS = ("bfloat16", "float16")

@@ -13,6 +13,7 @@ from cugraphs.kernel import CUDA_TYPES, Axes, Case
 
 from .benchmark_sizes import MATRICES
 from .case_arrays import Make
+from .launch_shapes import MULTIPROCESSORS
 
 STREAM_DTYPES = ("bfloat16", "float16")
 MAX_ROWS = 16
@@ -28,7 +29,6 @@ _LEAST_STEP = 2 * _SEGMENT  # that a warp loads of a row
 _VECTOR = 8  # elements of a load
 _BYTES = 2  # of an element
 _HELD_VECTORS = 4  # of the norm's weight that a thread holds
-_MULTIPROCESSORS = 132  # of an H200
 _LARGE = 4096  # rows and columns of a weight from which blocks are of 16 warps, to 2 rows of x
 
 
@@ -196,7 +196,7 @@ def stream_shape(tokens: int, in_features: int, columns: int) -> StreamShape:
 def _most_blocks(teams: Teams, fragments: int) -> int:
     """As many as a card has room for at once: two a multiprocessor, of the larger ones one."""
     large = fragments > 1 or teams.row_teams * teams.depth_warps > 8
-    return _MULTIPROCESSORS * (1 if large else 2)
+    return MULTIPROCESSORS * (1 if large else 2)
 
 
 def _units(teams: Teams, segments: int, columns: int) -> int:

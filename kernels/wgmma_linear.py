@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from cugraphs.kernel import Axes
 
+from .launch_shapes import MULTIPROCESSORS
 from .stream_linear import STREAM_DTYPES
 from .wgmma_tiles import ALIGNED, DEPTH, TilesShape
 
 MIN_ROWS, MAX_ROWS = 9, 64
-MULTIPROCESSORS = 132
 _COLUMNS = (224, 192, 128, 96, 64, 48, 32, 16)  # of a tile
 MAX_PARTS = 8
 _ROWS = (16, 32, 64)  # of x, that a stage has room for

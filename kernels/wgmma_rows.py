@@ -6,11 +6,11 @@ over the shapes of Llama's 8B.
 
 from __future__ import annotations
 
+from .launch_shapes import MULTIPROCESSORS
 from .stream_linear import STREAM_DTYPES
 from .wgmma_tiles import ALIGNED, TilesShape
 
 MIN_ROWS, MAX_ROWS = 65, 256
-MULTIPROCESSORS = 132
 COLUMNS = 224  # of a tile: as many as registers hold the sums of
 
 _CLUSTER = 2  # blocks that share the rows of x

@@ -7,24 +7,26 @@ dtypes, not the kernels' text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from cugraphs.kernel import CUDA_TYPES, Axes, Launch, MatrixProduct
+from cugraphs.kernel import CUDA_TYPES, Launch
 from cugraphs.tensor_map import ROW_BYTES, TensorMap
 
-WGMMA_ARCH = "sm_90a"
+from .launch_shapes import SM90_SHARED_BYTES
+from .product_kernel import ProductKernel
+
 ALIGNED = 8  # elements of a row, which begins at a multiple of 16 bytes
 DEPTH = 64  # elements of a row in a stage
 
-_ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's barriers
-_SHARED_BYTES = 227 << 10  # of a block: all of a multiprocessor
+_ALIGNMENT, _BARRIER_BYTES = 1024, 16  # of a stage's two barriers
 
 
 @dataclass(frozen=True)
-class TilesShape:
+class TilesShape(ABC):
     """A launch: blocks have tiles of so many columns, over a part of in_features each.
 
     Args:
@@ -44,14 +46,14 @@ class TilesShape:
     settles: ClassVar[bool]  # as of a Launch
 
     @property
+    @abstractmethod
     def blocks(self) -> int:
         """Of the launch."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def threads(self) -> int:
         """Of a block."""
-        raise NotImplementedError
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -61,7 +63,7 @@ class TilesShape:
     @property
     def stages(self) -> int:
         """As many as shared memory holds."""
-        return (_SHARED_BYTES - _ALIGNMENT) // (self._stage_bytes + _BARRIER_BYTES)
+        return (SM90_SHARED_BYTES - _ALIGNMENT) // (self._stage_bytes + _BARRIER_BYTES)
 
     @property
     def shared_bytes(self) -> int:
@@ -72,44 +74,24 @@ class TilesShape:
     def _stage_bytes(self) -> int:
         return (self.rows + self.columns) * ROW_BYTES
 
-    def launch(
-        self,
-        name: str,
-        axes: Axes,
-        dtype: str,
-        out_features: int,
-        *,
-        operands: tuple[str, ...],
-        elsewhere: tuple[Launch | MatrixProduct, ...],
-        boxes: int = 1,
-    ) -> Launch:
-        """A launch of a kernel around the products.
-
-        Args:
-            name: of the kernel's functions, without what the shape adds to it.
-            axes: ``tokens`` and ``in_features`` among them.
-            dtype: of x and the weight.
-            out_features: of a row, as the kernel stores it.
-            operands: that it takes, ``x`` and ``weight`` among them.
-            elsewhere: what runs on other architectures.
-            boxes: of so many times as many rows is the weight, and each is copied for itself. A
-                kernel of several takes no parts of in_features.
-        """
-        tokens, in_features = axes["tokens"], axes["in_features"]
+    def launch(self, kernel: ProductKernel) -> Launch:
+        """The launch of a kernel whose product has this shape."""
+        tokens, in_features = kernel.axes["tokens"], kernel.axes["in_features"]
+        dtype, out_features, boxes = kernel.dtype, kernel.out_features, kernel.boxes
         sizes = (tokens, in_features, out_features, *((self.parts,) if boxes == 1 else ()))
         x_rows = -(-tokens // (8 * self.cluster)) * 8  # that a block copies
         arguments = ", ".join([CUDA_TYPES[dtype], *map(str, self.numbers)])
         return Launch(
-            function=f"{name}_{self.suffix}<{arguments}>",
+            function=f"{kernel.name}_{self.suffix}<{arguments}>",
             grid=(self.blocks, 1, 1),
             block=self.threads,
             scalars=tuple(map(np.int32, sizes)),
-            operands=operands,
+            operands=kernel.operands,
             shared_bytes=self.shared_bytes,
             programmatic=True,
             settles=self.settles,
-            arch=WGMMA_ARCH,
-            elsewhere=elsewhere,
+            arch="sm_90a",
+            elsewhere=kernel.elsewhere,
             tensor_maps=(
                 _rows("x", dtype, tokens, in_features, x_rows),
                 _rows("weight", dtype, boxes * out_features, in_features, self.columns // boxes),

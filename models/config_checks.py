@@ -46,7 +46,7 @@ def same(value: object, other: object) -> bool:
 
 
 def check_integer(where: str, value: object, most: int) -> int:
-    """A whole number from 1 to `most`; booleans and 4096.0 are none."""
+    """A whole number from 1 to `most`; booleans and 4096.0 are none. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{where} is {shown(value)}, expected a positive integer")
     if value > most:
@@ -55,7 +55,7 @@ def check_integer(where: str, value: object, most: int) -> int:
 
 
 def check_number(where: str, value: object, least: float, most: float) -> float:
-    """A finite number from `least` to `most`; booleans are none."""
+    """A finite number from `least` to `most`; booleans are none. Raises ValueError."""
     # Compared before it is converted: float() of a huge integer raises OverflowError.
     if (
         isinstance(value, bool)
@@ -68,21 +68,21 @@ def check_number(where: str, value: object, least: float, most: float) -> float:
 
 
 def check_bool(where: str, value: object) -> bool:
-    """True or false; 0 and 1 are neither."""
+    """True or false; 0 and 1 are neither. Raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"{where} is {shown(value)}, expected true or false")
     return value
 
 
 def check_choice(where: str, value: object, choices: Sequence[str]) -> str:
-    """One of the strings `choices`."""
+    """One of the strings `choices`. Raises ValueError."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{where} is {shown(value)}, expected one of {', '.join(choices)}")
     return value
 
 
 def check_object(where: str, value: object) -> Mapping[str, object]:
-    """A JSON object."""
+    """A JSON object. Raises ValueError."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} is {shown(value)}, expected an object")
     return value

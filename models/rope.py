@@ -141,6 +141,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[npt.NDArray[np
     Returns:
         float64 [head_dim / 2], and the attention scaling.
 
+    Raises:
+        ValueError: head_dim is odd or below 2.
+
     Source: RoFormer, arXiv:2104.09864, section 3.2.2; position interpolation, arXiv:2306.15595.
     """
     if head_dim < 2 or head_dim % 2:
@@ -230,6 +233,10 @@ def cos_sin_table(
 
     Returns:
         float32 [num_positions, head_dim], the first half of a row cos, the second half sin.
+
+    Raises:
+        ValueError: there is no position, ``first`` is within a chunk, or head_dim is odd or below
+            2.
     """
     if num_positions < 1:
         raise ValueError(f"cos_sin_table: num_positions is {num_positions}, expected 1 or more")

@@ -20,11 +20,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # isort: split
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gpu_record
 import hypothesis
 import pytest
 from tiny_model import write_tiny_model
+
+if TYPE_CHECKING:
+    from cugraphs.cuda_device import CudaDevice
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
@@ -117,6 +121,14 @@ def held(monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[object]:
     monkeypatch.setattr(cupy.cuda, "Memory", Memory)
     monkeypatch.setattr(cupy.cuda, "PinnedMemory", PinnedMemory)
     return found
+
+
+@pytest.fixture(scope="module")
+def device() -> "CudaDevice":
+    """The GPU; some files have a device of their own."""
+    from cugraphs.cuda_device import CudaDevice
+
+    return CudaDevice()
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from cugraphs.emulation import emulate
 from cugraphs.kernel import DTYPES
 from cugraphs.kernels import (
     ADD,
@@ -21,23 +22,32 @@ PLACES = 3
 NAMES = [operand.name for operand in KERNEL.supplied]
 
 
-def case_of(name):
-    return next(case for case in KERNEL.cases if case.name == name)
-
-
 def layers_of(case, count, dtype="bfloat16"):
     """Operands of so many layers of one step, and their places; the rest of it is common to all."""
     common = dict(zip(NAMES, case.make(np.random.default_rng(0), DTYPES[dtype]), strict=True))
-    places = [common["here"].copy() for _ in range(PLACES)]
     layers = []
     for i in range(count):
         own = {name: np.roll(common[name], i, axis=0) for name in STACK}
         # The same tables for all: only what is in the cache differs.
         for name in ("k_cache", "v_cache"):
             own[name] = (common[name].astype(np.float32) * (1 + i / 8)).astype(DTYPES[dtype])
-        own |= {"here": places[i % PLACES], "next_place": places[(i + 1) % PLACES]}
         layers.append({**common, **own})
+    places = [common["here"].copy() for _ in range(PLACES)]
+    give_places(layers, places)
     return layers, places
+
+
+def give_places(layers, places):
+    """Layers use them by turns."""
+    for i, layer in enumerate(layers):
+        layer |= {"here": places[i % PLACES], "next_place": places[(i + 1) % PLACES]}
+
+
+def emulated(layers, attrs, kernel=KERNEL, **how):
+    """What layers give, emulated in one launch."""
+    first = [layers[0][name] for name in NAMES]
+    stacked = [{name: layer[name] for name in STACK} for layer in layers[1:]]
+    return emulate(kernel, first, attrs, arch="sm_90", stacked=stacked, **how)[0]
 
 
 def plain_layers(arrays, attrs):

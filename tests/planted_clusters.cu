@@ -1,4 +1,4 @@
-// Kernels of clusters with one mistake each, and two without, for the tests of the emulation.
+// Kernels of clusters with one mistake each, and three without, for the tests of the emulation.
 #include "ptx_sm90.cuh"
 
 // A block of 64 threads reads what the next block of its cluster of 4 has left.
@@ -104,3 +104,40 @@ KERNEL(beyond_the_cluster) {
   cluster_wait();
   out[i] = pair[0];
 }
+
+// As neighbours, where each block copies its part of x, two rows of 128 bytes, to all blocks of the cluster.
+template <bool kMeets>
+__device__ void copy_to_all(float* out, const TensorMap& map) {
+  extern __shared__ __align__(16) unsigned char smem[];
+  const int rank = blockIdx.x % 4, next = (rank + 1) % 4;
+  const unsigned first = (shared_address(smem) + 1023) / 1024 * 1024, barrier = first + 4 * 1024;
+  if (threadIdx.x == 0) {
+    mbarrier_init(barrier, 1);
+    mbarrier_init_done();
+    mbarrier_arrive_expecting(barrier, 4 * 2 * 128);
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (threadIdx.x == 0) {
+    const BoxStart start = {{0, static_cast<int>(blockIdx.x) * 2, 0, 0}};
+    copy_box_to_cluster(first + rank * 1024, &map, start, barrier, 4);
+  }
+  mbarrier_wait(barrier, 0);
+  const int row = threadIdx.x / 32, vector = threadIdx.x % 32 / 4 ^ row;
+  const unsigned from = first - shared_address(smem) + next * 1024 + row * 128 + vector * 16;
+  out[blockIdx.x * 64 + threadIdx.x] =
+      *reinterpret_cast<const float*>(smem + from + threadIdx.x % 4 * 4);
+  if (kMeets) {
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
+#define COPYING_KERNEL(name)                                    \
+  __global__ void name(                                         \
+      float* __restrict__ out, const float*, const float*, int, \
+      const __grid_constant__ TensorMap x_map)
+
+COPYING_KERNEL(copies_to_all) { copy_to_all<true>(out, x_map); }
+
+COPYING_KERNEL(returns_while_copying) { copy_to_all<false>(out, x_map); }

@@ -10,6 +10,7 @@ import types
 
 import numpy as np
 import pytest
+from device_arrays import OnDevice
 
 from cugraphs import cublaslt, cuda_availability, device_choice, kernel_source, launch, nvrtc
 from cugraphs.cli import main
@@ -352,15 +353,6 @@ def test_arrays_that_do_not_fit_the_declaration_are_refused(kernel, arrays, attr
 def test_a_kernel_without_a_cuda_form_is_refused():
     with pytest.raises(ValueError, match=r"^add: has no CUDA form, expected launches and a \.cu"):
         prepared(dataclasses.replace(ADD, launches=None), [rows(2, 4)] * 3)
-
-
-class OnDevice:
-    """An array with an address, as CuPy's have."""
-
-    def __init__(self, array):
-        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
-        self.flags = array.flags
-        self.data = types.SimpleNamespace(ptr=256)
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import needs_compiler
-from decode_layers import NAMES, PLACES, case_of, layers_of, plain_layers
+from decode_layers import PLACES, emulated, layers_of, plain_layers
+from emulated_identities.identity import case_named
 
 from cugraphs.emulation import emulate
 from cugraphs.expected_results import ExpectedResults
@@ -18,7 +19,6 @@ from cugraphs.interpreter import interpret
 from cugraphs.joined_ops import queued_launches
 from cugraphs.kernels import ATTENTION_PARTS
 from cugraphs.kernels.decode_layer import DECODE_LAYER as KERNEL
-from cugraphs.kernels.decode_layer import STACK
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import Ladder
 from cugraphs.model_shapes import model_shape
@@ -34,13 +34,6 @@ HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
 CASES = [
     pytest.param(case, dtype, id=f"{case.name}-{dtype}") for case in KERNEL.cases for dtype in HOW
 ]
-
-
-def run(layers, attrs, **how):
-    """The layers in one launch."""
-    first = [layers[0][name] for name in NAMES]
-    stacked = [{name: layer[name] for name in STACK} for layer in layers[1:]]
-    return emulate(KERNEL, first, attrs, arch="sm_90", stacked=stacked, **how)[0]
 
 
 @needs_compiler
@@ -70,13 +63,13 @@ def test_roundings_are_those_of_the_launches_elsewhere(case):
 @pytest.mark.parametrize("name", ["one_row", "three_parts", "dead_row", "head_dim_128"])
 @pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
 def test_layers_in_one_launch_have_the_bits_of_a_launch_a_layer(name, checked):
-    case, count = case_of(name), 5
+    case, count = case_named(KERNEL, name), 5
     together, places = layers_of(case, count)
-    found = run(together, case.attrs, checked=checked, order="random")
+    found = emulated(together, case.attrs, checked=checked, order="random")
     apart, _ = layers_of(case, count)
     x = apart[0]["x"]
     for layer in apart:
-        x = run([{**layer, "x": x}], case.attrs)
+        x = emulated([{**layer, "x": x}], case.attrs)
         assert (layer["next_place"] == -1).all()
     np.testing.assert_array_equal(found, x)
     for one, other in zip(together, apart, strict=True):
@@ -86,32 +79,17 @@ def test_layers_in_one_launch_have_the_bits_of_a_launch_a_layer(name, checked):
 
 
 @needs_compiler
-def test_a_longer_row_finds_no_part_of_an_earlier_step():
-    """A row of many parts, one of a single part, then of many again, on the same places."""
-    places = None
-    for name in ("three_parts", "one_row", "three_parts"):
-        case = case_of(name)
-        layers, fresh = layers_of(case, 3)
-        places = places or fresh
-        for i, layer in enumerate(layers):
-            layer |= {"here": places[i % PLACES], "next_place": places[(i + 1) % PLACES]}
-        found = run(layers, case.attrs, checked=True)
-        alone, _ = layers_of(case, 3)
-        np.testing.assert_array_equal(found, run(alone, case.attrs))
-
-
-@needs_compiler
 def test_the_order_of_threads_changes_no_bit():
-    case = case_of("three_parts")
+    case = case_named(KERNEL, "three_parts")
     results = set()
     for order in ("forward", "reverse", "random"):
         layers, _ = layers_of(case, 2)
-        results.add(run(layers, case.attrs, order=order, seed=7).tobytes())
+        results.add(emulated(layers, case.attrs, order=order, seed=7).tobytes())
     assert len(results) == 1
 
 
 def test_fused_layers_interpret_to_the_bits_of_the_plain_ops():
-    case = case_of("three_parts")
+    case = case_named(KERNEL, "three_parts")
     results = []
     for fused in (False, True):
         layers, _ = layers_of(case, 3)

@@ -9,12 +9,13 @@ from conftest import needs_compiler
 
 from cugraphs.emulation import emulate
 from cugraphs.kernel import Access, Case, Cost, Kernel, Launch, Operand
+from cugraphs.tensor_map import TensorMap
 
 pytestmark = needs_compiler
 
 SOURCE = Path(__file__).with_name("planted_clusters.cu")
 ORDERS = ("forward", "reverse", "random")
-RIGHT = ("neighbours", "twice")
+RIGHT = ("neighbours", "twice", "copies_to_all")
 # The mistake, and what the message must say of it.
 WRONG = {
     "no_barrier_before": r"read of uninitialised|race on .* written by block",
@@ -25,12 +26,18 @@ WRONG = {
     "does_not_arrive": r"a thread waits for a cluster without arriving",
     "a_block_waits_elsewhere": r"deadlock: thread \d+ waits here for threads that never come",
     "beyond_the_cluster": r"block 4 of a cluster of 4",
+    "returns_while_copying": r"what it copies to block \d of the cluster may be under way",
 }
+COPYING = ("copies_to_all", "returns_while_copying")
+# x as 16 rows of 64 elements of two bytes, of which a block copies two.
+ROWS = TensorMap("x", "bfloat16", (64, 16, 1, 1), (128, 128, 128), box=(64, 2, 1, 1))
 
 
 def launches(axes, dtype, *, function):
-    plain = Launch(function, (8, 1, 1), 64, (np.int32(16),), shared_bytes=256)
-    return (replace(plain, cluster=4, arch="sm_90a", elsewhere=(plain,)),)
+    plain = Launch(function, (8, 1, 1), 64, (np.int32(16),), shared_bytes=6 << 10)
+    maps = (ROWS,) if function in COPYING else ()
+    own = replace(plain, cluster=4, arch="sm_90a", elsewhere=(plain,), tensor_maps=maps)
+    return (own,)
 
 
 PLANTED = Kernel(
@@ -68,6 +75,7 @@ def test_right_kernels_pass(checked, order):
     how = {"checked": checked, "order": order}
     np.testing.assert_array_equal(run("neighbours", **how), moved(1))
     np.testing.assert_array_equal(run("twice", **how), moved(2))
+    np.testing.assert_array_equal(run("copies_to_all", **how), moved(1))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -77,9 +85,10 @@ def test_a_planted_mistake_is_found(function, order):
         run(function, checked=True, order=order)
 
 
-def test_without_checks_too_nothing_is_read_of_a_block_that_has_returned():
-    with pytest.raises(AssertionError, match=WRONG["returns_early"]):
-        run("returns_early")
+@pytest.mark.parametrize("function", ["returns_early", "returns_while_copying"])
+def test_without_checks_too_a_block_that_others_need_may_not_return(function):
+    with pytest.raises(AssertionError, match=WRONG[function]):
+        run(function)
 
 
 def test_a_cluster_needs_an_architecture_and_divides_the_grid():

@@ -23,7 +23,7 @@ HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
 def kernel(monkeypatch):
     """One that launches the form for any number of tokens, over two blocks."""
     monkeypatch.setattr(paged_prefill_attention, "WGMMA_MIN_TOKENS", 0)
-    monkeypatch.setattr(paged_prefill_attention, "WGMMA_BLOCKS", 2)
+    monkeypatch.setattr(paged_prefill_attention, "MULTIPROCESSORS", 2)
     return replace(KERNEL, benchmarks=())
 
 
@@ -57,7 +57,7 @@ def test_the_order_of_threads_and_the_number_of_blocks_change_no_bit(kernel, mon
     arrays = case_arrays(kernel, case, "bfloat16")
     results = []
     for blocks, order in ((2, "forward"), (2, "reverse"), (3, "random"), (132, "forward")):
-        monkeypatch.setattr(paged_prefill_attention, "WGMMA_BLOCKS", blocks)
+        monkeypatch.setattr(paged_prefill_attention, "MULTIPROCESSORS", blocks)
         given = [array.copy() for array in arrays]
         (found,) = emulate(kernel, given, case.attrs, arch="sm_90", order=order)
         results.append(found.tobytes())

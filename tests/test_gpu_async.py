@@ -16,13 +16,6 @@ STRESS = {"max_num_seqs": 128, "max_num_batched_tokens": 1024, "poison": False}
 
 
 @pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
-@pytest.fixture(scope="module")
 def expected(folder, device):
     """What each gets on the GPU, one step at a time."""
     engine = make_engine(folder, device=device, mode="full")

@@ -89,13 +89,6 @@ def test_rows_of_attention(dtype):
         assert alone.tobytes() == decoded[one].tobytes(), f"row {row} of {lengths[row]} tokens"
 
 
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def demo(request, device):
     return started(Server(DEMO, request.param, max_model_len=128, device=device, mode="full"))

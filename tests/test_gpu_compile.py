@@ -22,13 +22,6 @@ OPS = ["rms_norm", "linear", "slot_totals", "add", "doubled_by_rows"]
 
 
 @pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
-@pytest.fixture(scope="module")
 def cupy():
     import cupy
 

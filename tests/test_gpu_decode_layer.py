@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from decode_layers import layers_of, plain_layers
+from device_arrays import copy_to
 
 from cugraphs.bucketed_step import ProgramMemory
 from cugraphs.buffer_assignment import assign_buffers
@@ -18,7 +19,7 @@ from cugraphs.fusion_rules import RULES
 from cugraphs.interpreter import interpret
 from cugraphs.kernels.benchmark_sizes import MODELS
 from cugraphs.kernels.decode_layer import DECODE_LAYER, layer_case
-from cugraphs.kernels.paged_decode_attention import MULTIPROCESSORS
+from cugraphs.kernels.launch_shapes import MULTIPROCESSORS
 from cugraphs.program import Kind
 
 pytestmark = pytest.mark.gpu
@@ -29,24 +30,10 @@ SIZES = {"rows": 1}
 ONE_ROW = next(rule for rule in RULES if rule.fused is DECODE_LAYER)
 
 
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
-def on_device(device, values):
-    raw = device.allocate_bytes(values.nbytes)
-    array = raw.view(values.dtype).reshape(values.shape)
-    device.write(array, values)
-    return array
-
-
 def runner_of(device, program, arrays):
     """The program on the device, with copies of its weights and of its state; and what runs it."""
     weights, state = (
-        {b.name: on_device(device, arrays[b]) for b in program.of_kind(kind) if b in arrays}
+        {b.name: copy_to(device, arrays[b]) for b in program.of_kind(kind) if b in arrays}
         for kind in (Kind.WEIGHT, Kind.STATE)
     )
     planned = PlannedProgram(program, assign_buffers(program))

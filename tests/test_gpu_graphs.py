@@ -19,13 +19,6 @@ RUNGS = Ladder(20).rungs
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
 def run_of(device, mode, variant="gqa", **options):
     return CheckpointRun(GOLDENS / variant, device=device, mode=mode, **options)
 

@@ -29,13 +29,6 @@ LARGE = {**SMALL, "vocab_size": 4096, "hidden_size": 1024, "intermediate_size": 
 
 
 @pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large") / "model"
     shapes = checkpoint_shapes(config_of(LARGE))

@@ -16,13 +16,6 @@ from cugraphs.token_ring import MAX_STEPS
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__[6:])
 def test_on_the_gpu(check, device):
     check(device, "full")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from device_arrays import copy_to
 from planted_meetings import LAYERS, PLANTED, THREADS, expected, inputs
 
 from cugraphs.bucketed_step import ProgramMemory
@@ -14,13 +15,6 @@ from cugraphs.trace import Tracer
 pytestmark = pytest.mark.gpu
 
 REPLAYS = 300
-
-
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
 
 
 def layers_on(device, dtype):
@@ -37,20 +31,13 @@ def layers_on(device, dtype):
     return PlannedProgram(t.program, assign_buffers(t.program)), n
 
 
-def on_device(device, values):
-    raw = device.allocate_bytes(values.nbytes)
-    array = raw.view(values.dtype).reshape(values.shape)
-    device.write(array, values)
-    return array
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_joined_layers_give_the_same_bits_in_every_replay(device, dtype):
     planned, n = layers_on(device, dtype)
     x, gains = inputs(dtype, n)
-    weights = {f"gain.{i}": on_device(device, gain) for i, gain in enumerate(gains)}
+    weights = {f"gain.{i}": copy_to(device, gain) for i, gain in enumerate(gains)}
     clear = np.full(16 + 2 * n, -1, np.int32)
-    state = {b.name: on_device(device, clear) for b in planned.program.of_kind(Kind.STATE)}
+    state = {b.name: copy_to(device, clear) for b in planned.program.of_kind(Kind.STATE)}
     memory = ProgramMemory([planned], device, weights, state)
     bound = memory.executable(planned)
     launches = [one for op in bound.bind({}).ops if len(op.args) > 1 for one in op.args[1]]

@@ -14,13 +14,6 @@ from cugraphs.tolerance import check_close
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_goldens(variant, device):
     prompts, greedy, logits = golden(GOLDENS / variant)

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from device_arrays import copy_to
 
 from cugraphs.cli import main
 from cugraphs.kernel import DTYPES
@@ -13,13 +14,6 @@ from cugraphs.tuning_table import Choice, Product, TuningTable, read_table, row_
 pytestmark = pytest.mark.gpu
 
 ROWS, OUT, IN = 40, 1536, 1024
-
-
-@pytest.fixture(scope="module")
-def device():
-    from cugraphs.cuda_device import CudaDevice
-
-    return CudaDevice()
 
 
 class Operands:
@@ -36,15 +30,10 @@ class Operands:
         single = [array.astype(np.float32) for array in (x, weight, values)]
         self.plain = (single[0] @ single[1].T + (single[2] if bias else 0)).astype(DTYPES[dtype])
         self.device, self.dtype = device, dtype
-        self.x, self.weight = self._put(x), self._put(weight)
-        self.bias = self._put(values) if bias else None
-        self.out = self._put(np.full((ROWS, OUT), np.nan, DTYPES[dtype]))
+        self.x, self.weight = copy_to(device, x), copy_to(device, weight)
+        self.bias = copy_to(device, values) if bias else None
+        self.out = copy_to(device, np.full((ROWS, OUT), np.nan, DTYPES[dtype]))
         self.workspace = device.allocate_bytes(32 << 20)
-
-    def _put(self, host):
-        array = self.device.allocate_bytes(host.nbytes).view(host.dtype).reshape(host.shape)
-        self.device.write(array, host)
-        return array
 
     @property
     def bias_ptr(self):

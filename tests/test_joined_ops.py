@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import needs_compiler
+from device_arrays import OnDevice
 from planted_meetings import BLOCKS, LAYERS, PLANTED, WORDS, N, clear_places, expected, inputs
 
 from cugraphs import launch
@@ -154,15 +155,6 @@ def test_joined_layers_are_what_the_program_says():
 
 
 # ----------------------------------------------------------------------------------- on a device
-
-
-class OnDevice:
-    """An array with an address, as CuPy's have."""
-
-    def __init__(self, array, address):
-        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
-        self.flags, self.nbytes = array.flags, array.nbytes
-        self.data = types.SimpleNamespace(ptr=address)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from planted_meetings import PLANTED, clear_places, inputs
 
 from cugraphs import kernel_speed, launch_timing
 from cugraphs.card_kernels import COPY_BANDWIDTH, EMPTY, READ_BANDWIDTH
-from cugraphs.kernel import DTYPES, ArrayType, Case, Cost
+from cugraphs.kernel import ArrayType, Case, Cost
 from cugraphs.kernel_speed import (
     Ceilings,
     NotTimed,
@@ -28,7 +28,6 @@ from cugraphs.launch_timing import LaunchTimer
 from cugraphs.testing import assert_kernel, case_arrays
 
 CEILINGS = Ceilings(4e12, 3.8e12, 800e12, 1e-6)
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @needs_compiler
@@ -78,7 +77,7 @@ def test_benchmarks_fit_the_declaration(kernel):
     names = [case.name for case in kernel.benchmarks]
     assert len(set(names)) == len(names)
     case = kernel.benchmarks[0]
-    types_ = [ArrayType(a.shape, NAMES[a.dtype]) for a in case_arrays(kernel, case, "bfloat16")]
+    types_ = list(map(ArrayType.of, case_arrays(kernel, case, "bfloat16")))
     produced, axes = kernel.infer(types_, case.attrs)
     dtype = kernel.dtype_of([*produced, *types_])
     assert kernel.launches(axes, dtype, **case.attrs)

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import zlib
 
 import ml_dtypes
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 
 from cugraphs.kernel import DTYPES, Access, ArrayType
 from cugraphs.kernels import ALL
+from cugraphs.testing import case_arrays
 from cugraphs.tolerance import error
 
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 CASES = [
     pytest.param(kernel, case, id=f"{kernel.name}-{case.name}")
@@ -41,12 +40,6 @@ OF_LINEAR = {
 }
 
 
-def inputs(kernel, case, dtype):
-    """The same random numbers for every dtype of one case."""
-    seed = zlib.crc32(f"{kernel.name} {case.name}".encode())
-    return case.make(np.random.default_rng(seed), DTYPES[dtype])
-
-
 def as_dtype(kernel, arrays, dtype):
     """The same values with the "T" operands in another dtype."""
     return tuple(
@@ -56,7 +49,7 @@ def as_dtype(kernel, arrays, dtype):
 
 
 def types(arrays):
-    return [ArrayType(array.shape, NAMES[array.dtype]) for array in arrays]
+    return list(map(ArrayType.of, arrays))
 
 
 def run(kernel, arrays, attrs):
@@ -115,7 +108,7 @@ def test_reference_takes_the_operands_in_declared_order_then_the_scalars(kernel)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("kernel", "case"), CASES)
 def test_results_have_the_inferred_types(kernel, case, dtype):
-    arrays = inputs(kernel, case, dtype)
+    arrays = case_arrays(kernel, case, dtype)
     produced, axes = kernel.infer(types(arrays), case.attrs)
     results = run(kernel, arrays, case.attrs)
     assert types(results[: len(produced)]) == produced
@@ -127,7 +120,7 @@ def test_results_have_the_inferred_types(kernel, case, dtype):
 @pytest.mark.parametrize("dtype", FLOATS[1:])
 @pytest.mark.parametrize(("kernel", "case"), CASES)
 def test_results_are_within_rounding_of_float64(kernel, case, dtype):
-    arrays = inputs(kernel, case, dtype)
+    arrays = case_arrays(kernel, case, dtype)
     exact = run(kernel, as_dtype(kernel, arrays, "float64"), case.attrs)
     # Half a unit in the last place for each rounding, and what float32 sums and exponentials lose.
     roundings = ROUNDINGS.get(kernel.name, 1)
@@ -149,7 +142,7 @@ def test_results_are_within_rounding_of_float64(kernel, case, dtype):
     ("kernel", "case"), [p for p in CASES if p.values[0].name not in ROUNDINGS]
 )
 def test_low_precision_is_float32_rounded_once_at_the_store(kernel, case, dtype):
-    arrays = inputs(kernel, case, dtype)
+    arrays = case_arrays(kernel, case, dtype)
     wide = run(kernel, as_dtype(kernel, arrays, "float32"), case.attrs)
     for result, expected in zip(run(kernel, arrays, case.attrs), wide, strict=True):
         np.testing.assert_array_equal(result, expected.astype(result.dtype))
@@ -165,7 +158,7 @@ def test_huge_finite_operands_raise_no_warning(kernel, dtype):
         (signs.choice([-1, 1], array.shape) * largest).astype(array.dtype)
         if operand.dtype == "T"
         else array
-        for operand, array in zip(kernel.supplied, inputs(kernel, case, dtype), strict=False)
+        for operand, array in zip(kernel.supplied, case_arrays(kernel, case, dtype), strict=False)
     ]
     run(kernel, arrays, case.attrs)
 
@@ -176,7 +169,7 @@ def test_huge_finite_operands_raise_no_warning(kernel, dtype):
     [p for p in CASES if row_axis(p.values[0]) and p.values[0].name not in OF_LINEAR],
 )
 def test_a_row_does_not_depend_on_the_rows_beside_it(kernel, case, dtype):
-    arrays = inputs(kernel, case, dtype)
+    arrays = case_arrays(kernel, case, dtype)
     attrs = invariant_attrs(kernel, case)
     written = len(kernel.produced)
     whole = run(kernel, arrays, attrs)
@@ -206,7 +199,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(kernel, case, dtype):
 
 @pytest.mark.parametrize(("kernel", "case"), [p for p in CASES if row_axis(p.values[0])])
 def test_a_row_beside_others_is_close_to_the_row_alone_by_default(kernel, case):
-    arrays = inputs(kernel, case, "float32")
+    arrays = case_arrays(kernel, case, "float32")
     whole = run(kernel, arrays, case.attrs)[: len(kernel.produced)]
     alone = run(kernel, take_rows(kernel, arrays, [-1]), case.attrs)
     for result, expected in zip(alone, whole, strict=False):
@@ -216,7 +209,7 @@ def test_a_row_beside_others_is_close_to_the_row_alone_by_default(kernel, case):
 @pytest.mark.parametrize("kernel", list(filter(row_axis, ALL)), ids=lambda kernel: kernel.name)
 def test_no_rows_give_no_results(kernel):
     case = kernel.cases[0]
-    arrays = take_rows(kernel, inputs(kernel, case, "float32"), [])
+    arrays = take_rows(kernel, case_arrays(kernel, case, "float32"), [])
     for attrs in (dict(case.attrs), invariant_attrs(kernel, case)):
         results = run(kernel, arrays, attrs)
         assert all(len(result) == 0 for result in results[: len(kernel.produced)])
@@ -225,7 +218,7 @@ def test_no_rows_give_no_results(kernel):
 @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
 def test_a_wrong_operand_is_refused_by_name(kernel):
     case = kernel.cases[0]
-    good = types(inputs(kernel, case, "float32"))
+    good = types(case_arrays(kernel, case, "float32"))
     for operand, (index, type_) in zip(kernel.supplied, enumerate(good), strict=False):
         wrong_rank = [*good]
         wrong_rank[index] = ArrayType((*type_.shape, 1), type_.dtype)
@@ -244,7 +237,7 @@ def test_a_wrong_operand_is_refused_by_name(kernel):
 @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
 def test_an_axis_that_disagrees_is_refused_with_both_operands(kernel):
     case = kernel.cases[0]
-    good = types(inputs(kernel, case, "float32"))
+    good = types(case_arrays(kernel, case, "float32"))
     shared = [
         (first, second, axis)
         for first, second in itertools.combinations(range(len(good)), 2)

@@ -247,7 +247,7 @@ def test_decode_does_not_depend_on_where_the_blocks_are():
 def test_attention_refuses_heads_that_the_kv_heads_cannot_share(kernel):
     case = kernel.cases[0]
     arrays = inputs(case)
-    types = [ArrayType(array.shape, str(array.dtype)) for array in arrays]
+    types = list(map(ArrayType.of, arrays))
     (q,) = (i for i, operand in enumerate(kernel.supplied) if operand.name == "q")
     types[q] = ArrayType((types[q].shape[0], 3 * 64), "float32")
     message = rf"^{kernel.name}: axis 'q_size' is 192 in q, expected a multiple of .* 2\*64"

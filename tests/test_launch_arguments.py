@@ -1,25 +1,16 @@
 """Launches as they are handed to the driver, without one: what is packed, what layers share."""
 
 import ctypes
-import types
 
 import numpy as np
 import pytest
+from device_arrays import OnDevice
 
 from cugraphs import launch
 from cugraphs.kernel import WORKSPACE, Access, Cost, Kernel, Launch, Operand
 from cugraphs.launch import PreparedLaunch, prepare
 
 pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
-
-
-class OnDevice:
-    """An array with an address, as CuPy's have."""
-
-    def __init__(self, array, address):
-        self.dtype, self.shape, self.strides = array.dtype, array.shape, array.strides
-        self.flags, self.nbytes = array.flags, array.nbytes
-        self.data = types.SimpleNamespace(ptr=address)
 
 
 def launches(axes, dtype, *, scale):

@@ -64,10 +64,10 @@ def test_case_gives_the_declared_types_and_reads_only_what_it_says(kernel, case,
     before = [array.copy() for array in arrays]
     for operand, array in zip(kernel.supplied, arrays, strict=True):
         array.flags.writeable = operand.access is Access.UPDATE
-    types, _ = kernel.infer([ArrayType(a.shape, str(a.dtype)) for a in arrays], case.attrs)
+    types, _ = kernel.infer(list(map(ArrayType.of, arrays)), case.attrs)
     with np.errstate(all="raise"):
         results = kernel.reference(*arrays, **case.attrs)
-    assert [ArrayType(r.shape, str(r.dtype)) for r in results] == types
+    assert list(map(ArrayType.of, results)) == types
     for operand, array, old in zip(kernel.supplied, arrays, before, strict=True):
         if operand.access is Access.READ:
             assert_same_bits(array, old)

@@ -83,7 +83,7 @@ def test_shapes_of_large_matrices_give_the_same_results(
     tokens, in_features, columns, teams, monkeypatch
 ):
     """On a card of two multiprocessors a small matrix is a large one."""
-    monkeypatch.setattr(stream_linear, "_MULTIPROCESSORS", 2)
+    monkeypatch.setattr(stream_linear, "MULTIPROCESSORS", 2)
     monkeypatch.setattr(stream_linear, "_LARGE", 256)
     shape = stream_shape(tokens, in_features, columns)
     assert shape.teams == Teams(*teams) and shape.blocks <= 4

@@ -130,6 +130,10 @@ def sampling_params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
     """The model's own sampling, with what was given on the command line in its place.
 
     A command prints one answer, whatever ``n`` the model asks for.
+
+    Raises:
+        TypeError, ValueError: as of ``SamplingParams``, and where the model's own are wrong and no
+            temperature was given.
     """
     given = _given_sampling(args)
     try:

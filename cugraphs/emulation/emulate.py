@@ -36,7 +36,6 @@ from cugraphs.tensor_map import MAP_WORDS, TensorMap
 
 _LOCK = threading.RLock()  # the runtime serves one caller at a time
 _SCRATCH = Operand(WORKSPACE, ("bytes",), "uint8", Access.WRITE)
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def emulate(
@@ -159,7 +158,7 @@ def _scratch_bytes(
     """What launches of our own may use; a matrix product alone is emulated without any."""
     if not any(isinstance(part, Launch) for part in launches):
         return 0
-    types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
+    types = list(map(ArrayType.of, arrays))
     produced, axes = kernel.infer(types, attrs)
     return kernel.workspace_bytes(axes, kernel.dtype_of([*produced, *types]), attrs)
 
@@ -177,7 +176,7 @@ def bind_launches(
             f"{kernel.name}: source or launches is None, expected both; this kernel runs through "
             "its reference only"
         )
-    types = [ArrayType(array.shape, _NAMES[array.dtype]) for array in arrays]
+    types = list(map(ArrayType.of, arrays))
     produced, axes = kernel.infer(types, attrs)
     if not kernel.has_work(axes):
         return produced, ()

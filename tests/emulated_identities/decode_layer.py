@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
+from decode_layers import emulated, give_places, layers_of
 
 from cugraphs.emulation import emulate
-from cugraphs.emulation.emulate import bind_launches
 from cugraphs.expected_results import ExpectedResults
-from cugraphs.kernel import Array, Case, Kernel, Launch
+from cugraphs.kernel import Array
 from cugraphs.testing import case_arrays
 from emulated_identities.identity import (
     Identity,
@@ -20,7 +18,7 @@ from emulated_identities.identity import (
     case_named,
 )
 
-PLACES, LAYERS = 3, 6  # so that the next step finds the first place clear
+LAYERS = 6  # twice as many as places, so that the next step finds the first one clear
 
 
 def layers_are_right(kernels: Kernels) -> None:
@@ -75,56 +73,19 @@ def stacked_layers_are_one_after_the_other(kernels: Kernels) -> None:
     places: list[Array] = []
     for name in ("three_parts", "one_row", "three_parts"):
         case = case_named(kernel, name)
-        layers, apart = _layers(kernel, case), _layers(kernel, case)
-        places = places or [layers[0]["here"] for _ in range(PLACES)]
-        places = [place.copy() for place in places]
-        found = _launched(kernel, case, _with_places(layers, places), checked=True)
+        layers, clear = layers_of(case, LAYERS)
+        places = places or clear
+        give_places(layers, places)
+        found = emulated(layers, case.attrs, kernel, checked=True)
+        apart, _ = layers_of(case, LAYERS)
         x = apart[0]["x"]
-        for layer in _with_places(apart, [np.full_like(place, -1) for place in places]):
-            x = _launched(kernel, case, [{**layer, "x": x}])
+        for layer in apart:
+            x = emulated([{**layer, "x": x}], case.attrs, kernel)
         what = f"decode_layer {name}"
         assert_same_bits(what, [found], [x])
         for one, other in zip(layers, apart, strict=True):
             caches = ("k_cache", "v_cache")
             assert_same_bits(what, [one[c] for c in caches], [other[c] for c in caches])
-
-
-def _layers(kernel: Kernel, case: Case) -> list[dict[str, Array]]:
-    """Operands by name; each layer has weights and caches of its own."""
-    arrays = case_arrays(kernel, case, "bfloat16")
-    _, (launch,) = bind_launches(kernel, arrays, case.attrs)
-    assert isinstance(launch, Launch)
-    common = dict(zip([operand.name for operand in kernel.supplied], arrays, strict=True))
-    layers = []
-    for number in range(LAYERS):
-        own = {
-            name: (common[name].astype(np.float32) * (1 + number / 16)).astype(common[name].dtype)
-            for name in launch.stack
-            if common[name].dtype != np.int32
-        }
-        layers.append({**common, **own})
-    return layers
-
-
-def _with_places(
-    layers: Sequence[dict[str, Array]], places: Sequence[Array]
-) -> Sequence[dict[str, Array]]:
-    for number, layer in enumerate(layers):
-        layer["here"] = places[number % PLACES]
-        layer["next_place"] = places[(number + 1) % PLACES]
-    return layers
-
-
-def _launched(
-    kernel: Kernel, case: Case, layers: Sequence[Mapping[str, Array]], **how: Any
-) -> Array:
-    """What layers in one launch give."""
-    arrays = [layers[0][operand.name] for operand in kernel.supplied]
-    _, (launch,) = bind_launches(kernel, arrays, case.attrs)
-    assert isinstance(launch, Launch)
-    stacked = [{name: layer[name] for name in launch.stack} for layer in layers[1:]]
-    (found,) = emulate(kernel, arrays, case.attrs, arch="sm_90", stacked=stacked, **how)
-    return found
 
 
 IDENTITIES: Mapping[str, tuple[Identity, ...]] = {

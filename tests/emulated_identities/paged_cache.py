@@ -15,8 +15,6 @@ from cugraphs.testing import case_arrays
 from emulated_identities.identity import Identity, Kernels, assert_same_bits, case_named, run
 from emulated_identities.in_place import buffers_of, launch_in_place
 
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
 # Of a cache with 2 KV heads of size 64 and 16-byte loads: its first vector is the 2^31st.
 FAR_BLOCK = 1 << 23
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; older Pythons do not name it
@@ -78,7 +76,7 @@ def assert_far_blocks_are_found(kernel: Kernel, case: Case, dtype: str, arch: st
     buffers[WORKSPACE] = Buffer(
         WORKSPACE, scratch.ctypes.data, scratch.nbytes, 0, writable=True, uninitialised=True
     )
-    _, axes = kernel.infer([ArrayType(a.shape, _NAMES[a.dtype]) for a in arrays], case.attrs)
+    _, axes = kernel.infer(list(map(ArrayType.of, arrays)), case.attrs)
     assert kernel.workspace_bytes(axes, dtype, case.attrs) <= scratch.nbytes
     launch_in_place(kernel, launches, buffers, arch=arch)
     found = [a[FAR_BLOCK:] if len(a) > FAR_BLOCK else a for a in far[: len(expected)]]

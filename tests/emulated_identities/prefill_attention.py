@@ -75,7 +75,7 @@ def _wgmma_of_few_tokens(kernel: Kernel) -> Iterator[None]:
     """Prefill attention takes its form for sm_90a, over two blocks, for any number of tokens."""
     assert kernel.launches is not None
     module = sys.modules[kernel.launches.__module__]
-    with mock.patch.multiple(module, WGMMA_MIN_TOKENS=0, WGMMA_BLOCKS=2):
+    with mock.patch.multiple(module, WGMMA_MIN_TOKENS=0, MULTIPROCESSORS=2):
         yield
 
 

@@ -133,8 +133,8 @@ def held_form_is_right(name: str) -> Identity:
         kernel = kernels[name]
         package = package_of(kernel)
         module: Any = sys.modules[f"{package}.held_rows"]
-        before = module._MULTIPROCESSORS, module._LARGE
-        module._MULTIPROCESSORS, module._LARGE = 3, 1
+        before = module.MULTIPROCESSORS, module._LARGE
+        module.MULTIPROCESSORS, module._LARGE = 3, 1
         try:
             seen = 0
             for case, dtype in itertools.product(small_cases(kernel), ("bfloat16",)):
@@ -148,7 +148,7 @@ def held_form_is_right(name: str) -> Identity:
                 assert_right_on_sm_90(kernel, case, arrays)
             assert seen >= 3, f"{name}: {seen} cases reach its form for sm_90a"
         finally:
-            module._MULTIPROCESSORS, module._LARGE = before
+            module.MULTIPROCESSORS, module._LARGE = before
 
     check.__name__ = "held_form_is_right"
     return check

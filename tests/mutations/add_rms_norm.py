@@ -5,37 +5,27 @@ BUGS = {
         ("does not wait for the launch before", "  wait_for_previous_kernel();", "  "),
         (
             "the unrounded sum is squared",
-            "held[h].v[k] = from_float<T>(to_float(held[h].v[k]) + to_float(right[h].v[k]));\n"
-            "        const float value = to_float(held[h].v[k]);",
-            "const float value = to_float(held[h].v[k]) + to_float(right[h].v[k]);\n"
-            "        held[h].v[k] = from_float<T>(value);",
+            "held.v[k] = from_float<T>(to_float(held.v[k]) + to_float(right[h].v[k]));\n"
+            "      const float value = to_float(held.v[k]);",
+            "const float value = to_float(held.v[k]) + to_float(right[h].v[k]);\n"
+            "      held.v[k] = from_float<T>(value);",
         ),
         (
             "sum stored at the thread's first vector",
-            "sum_row[i] = held[h]",
-            "sum_row[threadIdx.x] = held[h]",
+            "sum_row[i] = held",
+            "sum_row[threadIdx.x] = held",
         ),
-        (
-            "the first vector scaled in place of each",
-            "to_float(held[h].v[k]) * scale",
-            "to_float(held[0].v[k]) * scale",
-        ),
-        ("eps added to hidden", "/ hidden + eps)", "/ (hidden + eps))"),
         ("b left out", " + to_float(right[h].v[k]))", ")"),
-        ("sum and out swapped", "      sum_row[i] = held[h];\n", "      out_row[i] = held[h];\n"),
+        ("sum and out swapped", "(sum + first);", "(out + first);"),
         (
-            "no guard after the row's end",
-            "    if (i < vectors) {\n      held[h] = a_row[i];",
-            "    {\n      held[h] = a_row[i];",
+            "one vector too many is loaded",
+            "for_each(vectors, [&](int h, int i) {\n    row.held[h]",
+            "for_each(vectors + 1, [&](int h, int i) {\n    row.held[h]",
         ),
         (
             "vectors of a thread side by side",
-            "    const int i = h * kThreads + threadIdx.x;\n"
-            "    if (i < vectors) {\n"
-            "      Vector result",
-            "    const int i = threadIdx.x * kHeld + h;\n"
-            "    if (i < vectors) {\n"
-            "      Vector result",
+            "row.held[h] = a_row[i];",
+            "row.held[h] = a_row[min(static_cast<int>(threadIdx.x) * kHeld + h, vectors - 1)];",
         ),
     ),
     ("add_rms_norm", "add_rms_norm.py"): (

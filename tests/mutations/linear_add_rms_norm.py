@@ -14,12 +14,7 @@ BUGS = {
             "total = to_float(from_float<T>(total));",
             "",
         ),
-        (
-            "no eps",
-            " / out_features + eps);\n#pragma unroll\n",
-            " / out_features);\n#pragma unroll\n",
-        ),
-        ("no gain", "scale * to_float(gains[h].v[k])", "scale"),
+        ("no eps", "squares, out_features, eps);", "squares, out_features, 0.0f);"),
         (
             "staged: a part left out",
             "int part = 1; part < kParts; ++part) {",
@@ -55,11 +50,6 @@ BUGS = {
             "parts lie a row apart",
             "part * part_vectors + first",
             "part * vectors + first",
-        ),
-        (
-            "no guard after the row's end",
-            "if (i < vectors) {\n      held[h]",
-            "if (true) {\n      held[h]",
         ),
         (
             "all parts are the first",

@@ -2,7 +2,6 @@
 
 _WAIT = "  wait_for_previous_kernel();\n"
 _TRIGGER = "  if (rows <= kEarlyRows) let_next_kernel_start();\n"
-_IS_LIVE = "  const bool is_live = given.row >= 0 && given.end > 0;\n"
 
 BUGS = {
     ("rope_append_attention", "rope_append_attention.cu"): (

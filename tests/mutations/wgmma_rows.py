@@ -59,5 +59,15 @@ BUGS = {
         ),
         ("many rows: a phase too soon", "turned ? parity ^ 1 : parity)", "parity)"),
         ("many rows: warps in one place", "threadIdx.x / 32 % 4 * 16 + half", "half"),
+        (
+            "many rows: the other block's barriers are not made",
+            "      mbarrier_init_done();\n    }\n    meet();\n",
+            "      mbarrier_init_done();\n    }\n    __syncthreads();\n",
+        ),
+        (
+            "many rows: it ends while its copies are under way",
+            "    meet();  // what a block has copied is in both before it ends\n",
+            "",
+        ),
     ),
 }

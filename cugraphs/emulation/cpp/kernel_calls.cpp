@@ -134,7 +134,10 @@ void emu_in_flight(const void* barrier, const void* to, int bytes) {
       reinterpret_cast<uintptr_t>(barrier), reinterpret_cast<uintptr_t>(to), bytes);
 }
 
-void emu_has_waited(const void* barrier) { end_flights(reinterpret_cast<uintptr_t>(barrier)); }
+void emu_has_waited(const void* barrier) {
+  end_flights(reinterpret_cast<uintptr_t>(barrier));
+  end_far_copies(reinterpret_cast<uintptr_t>(barrier));
+}
 
 void emu_copy_commit() {
   running->groups.push_back(std::move(running->open_group));

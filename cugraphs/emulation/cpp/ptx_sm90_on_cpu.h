@@ -193,6 +193,7 @@ struct PtxSm90 {
       };
       Mbarrier& b = far_mbarrier(barrier, rank);
       const int bytes = copy_box_to(to, map, start, b, of_block);
+      emu_copies_to_cluster(rank, &mbarrier(barrier));
       if (&b == &mbarrier(barrier)) emu_in_flight(&b, shared_at(to), bytes);
     }
   }

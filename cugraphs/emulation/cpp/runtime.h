@@ -78,6 +78,9 @@ void emu_cluster_wait(const char* site);
 const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site);
 // The same, to be written: by the copy engine, or as a barrier. The block's own is not checked here.
 void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site);
+// A copy to there begins, and has come once a thread of that block has waited for the barrier, here at its
+// place in the block's own memory. A block may not return before.
+void emu_copies_to_cluster(unsigned rank, const void* barrier);
 
 // Values of 2 or 4 bytes between blocks that meet in memory, and counts (kernels/meeting.cuh).
 void emu_put(void* place, int bytes, unsigned value);

@@ -1,7 +1,7 @@
-// Runs a launch one block at a time; those of a cluster in turn, each as far as it can. A thread is a fiber that runs until it blocks at a barrier or in a
-// collective of its warp; a warp runs as far ahead as it can before the next one starts. Warps, lanes
-// and blocks take turns in forward, reverse or random order, so a result that leans on a missing
-// barrier changes with the order.
+// Runs a launch one block at a time; those of a cluster in turn, each as far as it can. A thread is a fiber
+// that runs until it blocks at a barrier or in a collective of its warp; a warp runs as far ahead as it can
+// before the next one starts. Warps, lanes and blocks take turns in forward, reverse or random order, so a
+// result that leans on a missing barrier changes with the order.
 #include "scheduler.h"
 
 #include <stdarg.h>
@@ -40,6 +40,13 @@ struct Block {
   SharedImage image;
 };
 std::vector<Block> cluster;
+// A copy that block `from` of the cluster began, which is there for block `to` once that has waited for the
+// barrier.
+struct FarCopy {
+  unsigned from, to;
+  uintptr_t barrier;
+};
+std::vector<FarCopy> far_copies;
 unsigned own_rank;                 // of the block that runs
 size_t cluster_live, cluster_met;  // threads that have not returned, and that have arrived
 Order order;
@@ -314,6 +321,17 @@ bool is_done(const std::vector<Thread>& of_block) {
   });
 }
 
+// Of a block whose threads have returned: its copies to other blocks have come too.
+void check_far_copies() {
+  for (const FarCopy& copy : far_copies) {
+    if (copy.from != own_rank) continue;
+    return fail(
+        "", nullptr,
+        "the block has returned, and what it copies to block %u of the cluster may be under way",
+        copy.to);
+  }
+}
+
 void begin_block_of_cluster(unsigned rank, unsigned number) {
   Block& block = cluster[rank];
   block.number = number;
@@ -368,6 +386,7 @@ void run_cluster(unsigned number) {
   cluster_live = cluster.size() * cluster[0].threads.size();
   cluster_met = 0;
   ++cluster_epoch;
+  far_copies.clear();
   std::vector<int> turns;
   for (int idle = 0;;) {
     bool goes_on = false, all_done = true;
@@ -379,6 +398,8 @@ void run_cluster(unsigned number) {
       goes_on |= run_block();
       if (failed) return;
       block.done = is_done(threads);
+      if (block.done) check_far_copies();
+      if (failed) return;
       all_done &= block.done;
       put_aside();
     }
@@ -420,6 +441,12 @@ const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const 
   return found;
 }
 
+void emu_copies_to_cluster(unsigned rank, const void* barrier) {
+  if (rank != own_rank) {
+    far_copies.push_back({own_rank, rank, reinterpret_cast<uintptr_t>(barrier)});
+  }
+}
+
 void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site) {
   void* const found = shared_of_cluster(rank, offset, bytes, true, site);
   if (rank != own_rank) note_far_write(rank, shared_place.dynamic + offset, bytes);
@@ -427,6 +454,14 @@ void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, con
 }
 
 }  // extern "C"
+
+void end_far_copies(uintptr_t barrier) {
+  const auto has_come = [&](const FarCopy& copy) {
+    return copy.to == own_rank && copy.barrier == barrier;
+  };
+  far_copies.erase(
+      std::remove_if(far_copies.begin(), far_copies.end(), has_come), far_copies.end());
+}
 
 const char* file_name(const char* site) {
   const char* slash = strrchr(site, '/');
