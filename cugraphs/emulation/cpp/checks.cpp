@@ -414,14 +414,11 @@ void mark_in_flight(uintptr_t address, size_t bytes) {
   }
 }
 
-void check_access(
-    uintptr_t address,
-    size_t bytes,
-    bool is_write,
-    Atomicity atomicity,
-    const char* site,
-    void* pc) {
-  if (!checking || failed || !running) return;
+namespace {
+
+void check_any(
+    uintptr_t address, size_t bytes, const Access& access, const char* site, void* pc) {
+  const bool is_write = access.is_write;
   const auto stack = reinterpret_cast<uintptr_t>(running->stack->memory);
   if (address >= stack && address + bytes <= stack + kStackBytes) return;
 
@@ -454,11 +451,29 @@ void check_access(
   }
   if (!region->writable) return;  // nobody writes it
   if (is_write && region->shared) note_shared_write();
-  const Access access{is_write, atomicity, By::kThread, {own_actor(), own_time()}};
   check_cells(*region, block_rank, region->cells.data, offset, bytes, access, site, pc);
-  if (atomicity == kAtomic && !region->shared) {
+  if (access.is_atomic() && !region->shared) {
     Meeting& own = meeting_of(block_number);
     own.has_met = true;
     if (is_write) own.published_fences = own.fences;
   }
+}
+
+}  // namespace
+
+void check_access(
+    uintptr_t address,
+    size_t bytes,
+    bool is_write,
+    Atomicity atomicity,
+    const char* site,
+    void* pc) {
+  if (!checking || failed || !running) return;
+  const Access access{is_write, atomicity, By::kThread, {own_actor(), own_time()}};
+  check_any(address, bytes, access, site, pc);
+}
+
+void check_source(uintptr_t address, size_t bytes, uint64_t barrier, const char* site) {
+  if (!checking || failed) return;
+  check_any(address, bytes, {false, kPlain, By::kThread, copies_until(barrier)}, site, nullptr);
 }

@@ -29,8 +29,9 @@ void note_fence();                      // of the block that runs
 void exchange_shared(unsigned rank);
 // A read of what block `rank` of the cluster has, which lies aside, where the address is this block's.
 void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site);
-// What the copy engine writes to shared memory of that block, until the barrier's phase ends; what the tensor
-// cores read for the warp that runs.
+// What the copy engine reads, and writes to shared memory of that block, until the barrier's phase ends; what
+// the tensor cores read for the warp that runs.
+void check_source(uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
 void check_copy(
     unsigned rank, uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
 void check_product(uintptr_t address, size_t bytes, const char* site);

@@ -129,6 +129,12 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
 }
 
 unsigned emu_block_rank() { return block_rank; }
+void emu_check_begun(unsigned rank, unsigned barrier, const char* site) {
+  const int thread = begun_in_disorder_by(barrier_in(rank, barrier));
+  if (thread < 0) return;
+  emu_fail(
+      site, "a barrier is used here that thread %d has initialised with no barrier between", thread);
+}
 void emu_barrier_begins(unsigned barrier) { begin_barrier(barrier_in(block_rank, barrier)); }
 void emu_arrives(unsigned rank, unsigned barrier) { release(barrier_in(rank, barrier)); }
 void emu_phase_ends(unsigned rank, unsigned barrier) {
@@ -140,6 +146,10 @@ void emu_arrives_at_name(int name) { release(named_barrier(name)); }
 void emu_name_has_met(int name) { end_phase(named_barrier(name)); }
 void emu_has_waited_for_name(int name) { acquire(named_barrier(name)); }
 
+void emu_copies_from(
+    unsigned rank, unsigned barrier, const void* from, int bytes, const char* site) {
+  check_source(reinterpret_cast<uintptr_t>(from), bytes, barrier_in(rank, barrier), site);
+}
 void emu_copies(unsigned rank, unsigned barrier, unsigned to, int bytes, const char* site) {
   check_copy(rank, shared_place.dynamic + to, bytes, barrier_in(rank, barrier), site);
 }

@@ -137,6 +137,8 @@ struct Barrier {
   Shared closed;        // of all phases that have ended
   uint32_t copies = 0;  // who copies
   uint32_t phase = 1;
+  bool has_begun = false;  // by a thread
+  Engine begun_by{};
 };
 
 bool kept;
@@ -374,7 +376,16 @@ void begin_barrier(uint64_t number) {
   Barrier fresh;
   fresh.copies = barrier.copies;
   fresh.phase = barrier.phase + 1;
+  fresh.has_begun = true;
+  fresh.begun_by = {running->actor, own_time()};
   barrier = std::move(fresh);
+}
+
+int begun_in_disorder_by(uint64_t number) {
+  if (!kept) return -1;
+  const Barrier& barrier = barriers[number];
+  if (!barrier.has_begun || comes_before(barrier.begun_by.actor, barrier.begun_by.time)) return -1;
+  return thread_of(barrier.begun_by.actor);
 }
 
 void release(uint64_t number) {

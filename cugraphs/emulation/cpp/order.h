@@ -37,6 +37,8 @@ uint64_t named_barrier(int name);  // of the block that runs
 constexpr uint64_t kClusterBarrier = ~uint64_t{0};
 uint64_t barrier_of_count(const int* count);
 void begin_barrier(uint64_t barrier);  // of shared memory, anew
+// Who began a barrier, where nothing orders that before the thread that runs; -1 where something does.
+int begun_in_disorder_by(uint64_t barrier);
 void release(uint64_t barrier);    // the thread that runs arrives
 void end_phase(uint64_t barrier);  // what has arrived is there for who waits
 void acquire(uint64_t barrier);    // the thread that runs has waited

@@ -112,6 +112,7 @@ struct PtxSm90 {
   }
   EMU_UNCHECKED void arrive(const PlacedBarrier& barrier, int bytes) const {
     Mbarrier& b = *barrier.state;
+    emu_check_begun(barrier.rank, barrier.offset, site);
     if (b.arrived == b.arrivals) emu_fail(site, "more than %d arrivals at a barrier", b.arrivals);
     emu_arrives(barrier.rank, barrier.offset);
     ++b.arrived;
@@ -122,12 +123,14 @@ struct PtxSm90 {
     mbarrier_arrive_expecting(barrier, 0);
   }
   EMU_UNCHECKED void mbarrier_wait(unsigned barrier, int parity) const {
+    emu_check_begun(emu_block_rank(), barrier, site);
     emu_wait_until(site, parity ? has_closed<1> : has_closed<0>, &mbarrier(barrier));
     emu_has_waited(barrier);
   }
 
   EMU_UNCHECKED bool mbarrier_has_ended(unsigned barrier, int parity) const {
     const Mbarrier& b = mbarrier(barrier);
+    emu_check_begun(emu_block_rank(), barrier, site);
     const bool ended = parity ? has_closed<1>(&b) : has_closed<0>(&b);
     if (ended) emu_has_waited(barrier);
     return ended;
@@ -179,8 +182,8 @@ struct PtxSm90 {
     const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
     if (misaligned)
       emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
-    emu_access(from, bytes, false, site);
     const PlacedBarrier until = own_barrier(barrier);
+    emu_copies_from(until.rank, barrier, from, bytes, site);
     emu_copies(until.rank, barrier, to, bytes, site);
     memcpy(shared_at(to), from, bytes);
     until.state->phase_and_bytes -= 2 * bytes;
@@ -232,7 +235,8 @@ struct PtxSm90 {
             from += at[i] * map->strides_bytes[i - 1];
             if (at[i] >= map->shape[i]) exists = 0;
           }
-          if (exists > 0) emu_access(reinterpret_cast<const void*>(from), exists, false, site);
+          const void* const source = reinterpret_cast<const void*>(from);
+          if (exists > 0) emu_copies_from(barrier.rank, barrier.offset, source, exists, site);
           unsigned char row[kRowBytes] = {};
           memcpy(row, reinterpret_cast<const void*>(from), exists);
           unsigned char* const in_memory = memory(to + bytes, kRowBytes);

@@ -67,6 +67,7 @@ void emu_let_next_kernel_start(const char* site);
 // of one.
 unsigned emu_block_rank(void);
 void emu_barrier_begins(unsigned barrier);
+void emu_check_begun(unsigned rank, unsigned barrier, const char* site);  // before this
 void emu_arrives(unsigned rank, unsigned barrier);
 void emu_phase_ends(unsigned rank, unsigned barrier);
 void emu_has_waited(unsigned barrier);
@@ -75,7 +76,10 @@ void emu_arrives_at_name(int name);
 void emu_name_has_met(int name);
 void emu_has_waited_for_name(int name);
 
-// The copy engine writes to shared memory at `to`, some time until the phase ends that is open now.
+// The copy engine reads memory, and writes to shared memory at `to`, some time until the phase ends that is open
+// now.
+void emu_copies_from(
+    unsigned rank, unsigned barrier, const void* from, int bytes, const char* site);
 void emu_copies(unsigned rank, unsigned barrier, unsigned to, int bytes, const char* site);
 // What the thread has written to shared memory, the copy engine and the tensor cores see.
 void emu_fence_shared_writes(void);
