@@ -1,4 +1,4 @@
-"""Barriers in memory, copies and products in the emulation: right kernels pass, planted races are found.
+"""Barriers in memory, copies and products, emulated: right kernels pass, planted races are found.
 
 Each in every order of threads alone, also where the results are right.
 """
@@ -20,8 +20,8 @@ SOURCE = Path(__file__).with_name("planted_rings.cu")
 ORDERS = ("forward", "reverse", "random")
 PIECES = 6
 
-_COPY_OVER = r"race on shared memory smem .*: written here, (read|written) by thread \d+ with no barr"
-_NOT_THERE = r"race on shared memory smem .*: (read|written) here, written by a copy, and this thread"
+_COPY_OVER = r"race on shared memory smem .*: written here, (read|written) by thread \d+ with no b"
+_NOT_THERE = r"race on shared memory smem .*: (read|written) here, written by a copy, and this th"
 _EITHER = rf"{_COPY_OVER}|{_NOT_THERE}"
 # The mistake, and what the message must say of it.
 RINGS = {
@@ -41,7 +41,7 @@ RINGS = {
 }
 PRODUCTS = {
     "kNoFence": r"read here, written by thread \d+ with no fence \(fence_shared_writes\) between",
-    "kNoProductWait": r"written here, read by a product of a warp \(wgmma\) that was not waited for",
+    "kNoProductWait": r"written here, read by a product of a warp \(wgmma\) that was not waited f",
     "kOneGroupTooFew": r"written here, read by a product of a warp \(wgmma\) that was not waited f",
 }
 
@@ -64,6 +64,8 @@ def planted(function, mistakes, threads):
         source=SOURCE,
         launches=launches,
     )
+
+
 RING = planted("planted_ring", RINGS, 96)
 PRODUCT = planted("planted_product", PRODUCTS, 128)
 
@@ -130,7 +132,7 @@ def test_a_clear_is_handed_on_by_a_barrier_in_memory(checked, order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_clear_that_is_not_handed_on_is_found(order):
-    with pytest.raises(AssertionError, match=r"here, .* block \d .*, and nothing orders that before"):
+    with pytest.raises(AssertionError, match=r"here, .* block \d .*, and nothing orders that"):
         keep("kNoHandOver", order=order)
 
 

@@ -157,7 +157,8 @@ bool runs_now(uint32_t block) { return block - (block_number - block_rank) < lau
 std::string unordered(const Access& access, uint32_t actor, uint32_t time, const char* did) {
   const std::string begin = std::string(access.how()) + " here, " + did + " by ";
   if (kind_of(actor) == Kind::kCopies) {
-    return begin + "a copy, and this thread has not waited for the barrier that says that it is there";
+    return begin +
+           "a copy, and this thread has not waited for the barrier that says that it is there";
   }
   if (kind_of(actor) == Kind::kProducts) {
     return begin + "a product of a warp (wgmma) that was not waited for";
@@ -178,8 +179,8 @@ std::string unordered(const Access& access, uint32_t actor, uint32_t time, const
 // Whether what another block has written may be read or overwritten by the one that runs, since they have
 // synchronised through memory.
 bool is_published(const Cell& cell) {
-  const bool is_there = cell.written_atomically ||
-                        meeting_of(cell.write_block).published_fences > cell.write_fences;
+  const bool is_there =
+      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_fences;
   return is_there && meeting_of(block_number).sees_others;
 }
 
@@ -216,12 +217,18 @@ std::string race_with_reads(const Region& region, const Cell& cell, const Access
   return {};
 }
 
-void record_read(Cell& cell, const Access& access) {
+// What an access has made of the reads of its last byte.
+struct AddedRead {
+  uint32_t from, to = 0;
+};
+
+void record_read(Cell& cell, const Access& access, AddedRead& last) {
   if (cell.read_block && !runs_now(cell.read_block)) {
     cell.read_elsewhere = true;
     cell.reads = 0;
   }
-  cell.reads = with_read(cell.reads, access.actor);
+  if (!last.to || cell.reads != last.from) last = {cell.reads, with_read(cell.reads, access.actor)};
+  cell.reads = last.to;
   cell.read_block = block_number;
   cell.read_atomically = access.is_atomic();
 }
@@ -261,6 +268,7 @@ void check_cells(
     return region.name + " of block " + std::to_string(rank) + " of the cluster";
   };
   Cell before{};  // as the last byte was
+  AddedRead last;
   for (size_t i = offset; i < offset + bytes; ++i) {
     Cell& cell = cells[i];
     if (access.reads() && region.must_be_initialised && !cell.initialised) {
@@ -284,7 +292,7 @@ void check_cells(
     if (access.is_write) {
       record_write(cell, access);
     } else {
-      record_read(cell, access);
+      record_read(cell, access, last);
     }
   }
 }
@@ -391,8 +399,7 @@ void check_shared(
 
 void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site) {
   if (!checking) return;
-  check_shared(
-      rank, address, bytes, {false, kPlain, By::kThread, {own_actor(), own_time()}}, site);
+  check_shared(rank, address, bytes, {false, kPlain, By::kThread, {own_actor(), own_time()}}, site);
 }
 
 void check_copy(
@@ -416,9 +423,15 @@ void mark_in_flight(uintptr_t address, size_t bytes) {
 
 namespace {
 
+// By the thread that runs, or by the copies of a barrier.
 void check_any(
-    uintptr_t address, size_t bytes, const Access& access, const char* site, void* pc) {
-  const bool is_write = access.is_write;
+    uintptr_t address,
+    size_t bytes,
+    bool is_write,
+    Atomicity atomicity,
+    const uint64_t* copies_of,
+    const char* site,
+    void* pc) {
   const auto stack = reinterpret_cast<uintptr_t>(running->stack->memory);
   if (address >= stack && address + bytes <= stack + kStackBytes) return;
 
@@ -451,8 +464,10 @@ void check_any(
   }
   if (!region->writable) return;  // nobody writes it
   if (is_write && region->shared) note_shared_write();
+  const Engine actor = copies_of ? copies_until(*copies_of) : Engine{own_actor(), own_time()};
+  const Access access{is_write, atomicity, By::kThread, actor};
   check_cells(*region, block_rank, region->cells.data, offset, bytes, access, site, pc);
-  if (access.is_atomic() && !region->shared) {
+  if (atomicity == kAtomic && !region->shared) {
     Meeting& own = meeting_of(block_number);
     own.has_met = true;
     if (is_write) own.published_fences = own.fences;
@@ -469,11 +484,10 @@ void check_access(
     const char* site,
     void* pc) {
   if (!checking || failed || !running) return;
-  const Access access{is_write, atomicity, By::kThread, {own_actor(), own_time()}};
-  check_any(address, bytes, access, site, pc);
+  check_any(address, bytes, is_write, atomicity, nullptr, site, pc);
 }
 
 void check_source(uintptr_t address, size_t bytes, uint64_t barrier, const char* site) {
   if (!checking || failed) return;
-  check_any(address, bytes, {false, kPlain, By::kThread, copies_until(barrier)}, site, nullptr);
+  check_any(address, bytes, false, kPlain, &barrier, site, nullptr);
 }

@@ -32,8 +32,7 @@ void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* 
 // What the copy engine reads, and writes to shared memory of that block, until the barrier's phase ends; what
 // the tensor cores read for the warp that runs.
 void check_source(uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
-void check_copy(
-    unsigned rank, uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
+void check_copy(unsigned rank, uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
 void check_product(uintptr_t address, size_t bytes, const char* site);
 
 enum Atomicity { kPlain, kAtomic };

@@ -133,7 +133,8 @@ void emu_check_begun(unsigned rank, unsigned barrier, const char* site) {
   const int thread = begun_in_disorder_by(barrier_in(rank, barrier));
   if (thread < 0) return;
   emu_fail(
-      site, "a barrier is used here that thread %d has initialised with no barrier between", thread);
+      site, "a barrier is used here that thread %d has initialised with no barrier between",
+      thread);
 }
 void emu_barrier_begins(unsigned barrier) { begin_barrier(barrier_in(block_rank, barrier)); }
 void emu_arrives(unsigned rank, unsigned barrier) { release(barrier_in(rank, barrier)); }

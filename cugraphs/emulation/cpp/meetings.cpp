@@ -24,7 +24,7 @@ struct Access {
 struct Place {
   int bytes = 0;
   Access cleared, put;  // last, in this launch; there is a value where put.block is not 0
-  uint32_t users = 0;  // of the value, as reads; of a count, its arrivals and waits
+  uint32_t users = 0;   // of the value, as reads; of a count, its arrivals and waits
 };
 
 bool meets;
@@ -60,9 +60,7 @@ Place& place_at(const void* address, int bytes, void* pc) {
   return place;
 }
 
-void note_user(Place& place) {
-  place.users = with_read(place.users, {own_actor(), own_time()});
-}
+void note_user(Place& place) { place.users = with_read(place.users, {own_actor(), own_time()}); }
 
 void store(void* address, int bytes, uint32_t value, void* pc) {
   if (chosen_order() == Order::kRandom && coin()) emu_yield();
@@ -74,8 +72,7 @@ void store(void* address, int bytes, uint32_t value, void* pc) {
     if (comes_before(*before)) continue;
     fail(
         nullptr, pc, "%s here, %s by block %u in the same launch, and nothing orders that before",
-        what, before == &place.put ? "put" : "cleared",
-        before->block - 1);
+        what, before == &place.put ? "put" : "cleared", before->block - 1);
   }
   if (const Read* user = unordered_read(place.users)) {
     fail(

@@ -124,7 +124,8 @@ class Shared {
 
 struct ThreadOrder {
   Shared known;
-  uint32_t unfenced_since;  // the time of the first write that the engines do not see; 0: there is none
+  uint32_t
+      unfenced_since;  // the time of the first write that the engines do not see; 0: there is none
   bool has_fenced;
   uint32_t released_at;   // what it does next comes later than what it has handed on then
   uint32_t group_number;  // of products
@@ -145,8 +146,8 @@ bool kept;
 unsigned block_threads, block_warps;
 uint32_t engines_begin, engines_end;  // after all warps
 std::vector<Kind> engine_kinds;
-std::vector<uint32_t> times;       // by warp
-std::vector<ThreadOrder> threads;  // by actor
+std::vector<uint32_t> times;            // by warp
+std::vector<ThreadOrder> threads;       // by actor
 std::vector<uint32_t> product_engines;  // by warp; 0: none yet
 std::unordered_map<uint64_t, Barrier> barriers;
 bool any_fence;
@@ -277,8 +278,6 @@ void begin_order(unsigned blocks, unsigned of_block, bool needed) {
   added_reads.assign(kAddedReads, {});
 }
 
-bool keeps_order() { return kept; }
-
 uint32_t own_actor() { return running->actor; }
 
 uint32_t own_time() {
@@ -300,7 +299,8 @@ Kind kind_of(uint32_t actor) {
 bool comes_before(uint32_t actor, uint32_t time, By by) {
   const ThreadOrder& thread = own();
   const bool fenced = by == By::kEngine && actor / kLanes < engines_begin;
-  if (actor == running->actor && !(fenced && thread.unfenced_since && time >= thread.unfenced_since))
+  if (actor == running->actor &&
+      !(fenced && thread.unfenced_since && time >= thread.unfenced_since))
     return true;
   return thread.known && thread.known->covers(actor, time, fenced);
 }
@@ -466,20 +466,38 @@ uint32_t with_read(uint32_t set, Engine by) {
   AddedRead& added = added_reads[(set * 7919 + by.actor * 31 + by.time) % kAddedReads];
   if (added.result && added.reads == set && added.actor == by.actor && added.time == by.time)
     return added.result;
-  uint32_t result = 0;  // those that nothing orders before this one, others' first
+  const auto is_of_warp = [&](const Read& read) {
+    return read.actor / kLanes == by.actor / kLanes;
+  };
   unsigned lanes = lane_of(by.actor);
   uint32_t time = by.time;
-  for (uint32_t i = set; i; i = reads[i].next) {
-    const Read read = reads[i];
-    if (is_ordered(read)) continue;
-    if (read.actor / kLanes == by.actor / kLanes) {
-      lanes |= read.lanes;
-      time = std::max(time, read.time);
-    } else {
-      result = new_read(read.actor, read.lanes, read.time, result);
-    }
+  const auto merge = [&](const Read& read) {
+    lanes |= read.lanes;
+    time = std::max(time, read.time);
+  };
+  uint32_t rest = set;  // others that nothing orders before this one
+  if (rest && is_of_warp(reads[rest])) {
+    if (!is_ordered(reads[rest])) merge(reads[rest]);
+    rest = reads[rest].next;
   }
-  result = new_read(by.actor, lanes, time, result);
+  bool stays = true;
+  for (uint32_t i = rest; i && stays; i = reads[i].next) {
+    stays = !is_of_warp(reads[i]) && !is_ordered(reads[i]);
+  }
+  if (!stays) {
+    uint32_t kept_reads = 0;
+    for (uint32_t i = rest; i; i = reads[i].next) {
+      const Read read = reads[i];
+      if (is_ordered(read)) continue;
+      if (is_of_warp(read)) {
+        merge(read);
+      } else {
+        kept_reads = new_read(read.actor, read.lanes, read.time, kept_reads);
+      }
+    }
+    rest = kept_reads;
+  }
+  const uint32_t result = new_read(by.actor, lanes, time, rest);
   added = {set, by.actor, by.time, result};
   return result;
 }

@@ -15,7 +15,6 @@
 
 // Forgets everything: `blocks` of so many threads are about to run. Nothing is kept where it is not needed.
 void begin_order(unsigned blocks, unsigned threads, bool needed);
-bool keeps_order();
 
 uint32_t own_actor();           // the thread that runs
 uint32_t own_time();            // of an access that it makes now

@@ -199,8 +199,7 @@ struct PtxSm90 {
       unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) const {
     for (int rank = 0; rank < blocks; ++rank) {
       const auto of_block = [&](unsigned address, int bytes) {
-        return static_cast<unsigned char*>(
-            emu_cluster_shared_to_write(rank, address, bytes, site));
+        return static_cast<unsigned char*>(emu_cluster_shared_to_write(rank, address, bytes, site));
       };
       copy_box_to(to, map, start, far_barrier(barrier, rank), of_block);
     }

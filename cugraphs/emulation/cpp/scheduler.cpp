@@ -360,8 +360,7 @@ void* shared_of_cluster(
 
 void run_cluster(unsigned number) {
   begin_order(
-      launch.cluster, static_cast<unsigned>(cluster[0].threads.size()),
-      checking || launch_meets());
+      launch.cluster, static_cast<unsigned>(cluster[0].threads.size()), checking || launch_meets());
   for (unsigned rank = 0; rank < launch.cluster; ++rank)
     begin_block_of_cluster(rank, number + rank);
   cluster_live = cluster.size() * cluster[0].threads.size();
