@@ -11,8 +11,6 @@
 #pragma once
 #include <stdint.h>
 
-#include <vector>
-
 // Forgets everything: `blocks` of so many threads are about to run. Nothing is kept where it is not needed.
 void begin_order(unsigned blocks, unsigned threads, bool needed);
 
