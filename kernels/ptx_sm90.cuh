@@ -3,9 +3,9 @@
 //
 // The CPU emulation has its own version of each function, under the same name. It multiplies and copies
 // at once, from and to the addresses that descriptors and maps name: so it shows indices, layouts, masks,
-// which barrier is waited for, and, checked, that somebody has waited for what is copied; neither a wait
-// for products that is missing nor a fence. It takes every barrier to order all threads. Sources: PTX ISA
-// 8.7, sections wgmma.mma_async, cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
+// and, checked, that each access of shared memory waits for those before it, be they threads', copies or
+// products, and is fenced; not that registers of a product are left alone until it has ended. Sources: PTX
+// ISA 8.7, sections wgmma.mma_async, cp.async.bulk.tensor, mbarrier, setmaxnreg, barrier, fence.proxy.
 #pragma once
 #include "ptx.cuh"
 

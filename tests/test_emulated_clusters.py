@@ -20,7 +20,7 @@ RIGHT = ("neighbours", "twice", "copies_to_all")
 WRONG = {
     "no_barrier_before": r"read of uninitialised|race on .* written by block",
     "returns_early": r"read of the shared memory of block \d of the cluster, which has returned",
-    "writes_again": r"written here, read by another block of the cluster|written by block",
+    "writes_again": r"written here, read by block \d of the cluster|written by block \d of the clu",
     "half_is_written": r"read of uninitialised shared memory smem of block \d of the cluster",
     "arrives_twice": r"a thread arrives twice at one barrier of the cluster",
     "does_not_arrive": r"a thread waits for a cluster without arriving",

@@ -24,6 +24,7 @@ RUNTIME_SOURCES = (
     "shared_image.cpp",
     "kernel_calls.cpp",
     "checks.cpp",
+    "order.cpp",
     "meetings.cpp",
     "phases.cpp",
     "compiler_hooks.cpp",

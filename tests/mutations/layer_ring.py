@@ -76,6 +76,16 @@ BUGS = {
             "return begin;",
         ),
         (
+            "a place is given back before all lanes have read it",
+            "  __device__ __forceinline__ void give_back() {\n    __syncwarp();\n",
+            "  __device__ __forceinline__ void give_back() {\n",
+        ),
+        (
+            "a place that was written to is given back without a fence",
+            "    fence_shared_writes();\n    give_back();",
+            "    give_back();",
+        ),
+        (
             "weights are used before they are there",
             "    mbarrier_wait(full + 8 * place.slot, place.parity);\n",
             "",

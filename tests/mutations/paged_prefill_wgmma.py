@@ -13,6 +13,21 @@ BUGS = {
             "> work.own_key + first_row / group + 1",
             "> work.own_key + first_row / group + 1 + kKeys",
         ),
+        (
+            "queries that the tensor cores do not see, wgmma",
+            "        fence_shared_writes();\n        hand_over(work);",
+            "        hand_over(work);",
+        ),
+        (
+            "the last keys are not seen by the tensor cores, wgmma",
+            "              fence_shared_writes();\n",
+            "",
+        ),
+        (
+            "values are given back while they are multiplied, wgmma",
+            "wgmma_wait<0>(sums);\n        release(values",
+            "wgmma_wait<1>(sums);\n        release(values",
+        ),
         ("sums keep an old origin, wgmma", "if (rescales) {", "if (false) {"),
         (
             "totals keep an old origin, wgmma",

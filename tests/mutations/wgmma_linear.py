@@ -54,6 +54,16 @@ BUGS = {
             "",
         ),
         (
+            "zeros that the tensor cores do not see",
+            "    fence_shared_writes();\n    named",
+            "    named",
+        ),
+        (
+            "given back while it is multiplied",
+            "        wgmma_wait_for_earlier<1>();\n",
+            "        wgmma_wait_for_earlier<2>();\n",
+        ),
+        (
             "given back before it is multiplied",
             "        mbarrier_wait(ring.full(at.stage), at.parity);\n",
             "        mbarrier_wait(ring.full(at.stage), at.parity);\n        release(at.stage);\n",

@@ -34,6 +34,16 @@ BUGS = {
             "      mbarrier_wait(ring.full(stage), parity);\n",
             "",
         ),
+        (
+            "many rows: zeros that the tensor cores do not see",
+            "    fence_shared_writes();\n    __syncthreads();\n    wait",
+            "    __syncthreads();\n    wait",
+        ),
+        (
+            "many rows: given back while it is multiplied",
+            "      wgmma_wait_for_earlier<1>();\n      const bool",
+            "      wgmma_wait_for_earlier<2>();\n      const bool",
+        ),
         ("many rows: sums of what was there", "step > 0 || k > 0", "true"),
         ("many rows: columns of k twice", "ring.tile(stage) + k * 32;", "ring.tile(stage);"),
         (

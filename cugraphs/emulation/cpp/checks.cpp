@@ -3,30 +3,25 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "meetings.h"
+#include "order.h"
+#include "scheduler.h"
 #include "threads.h"
 
 bool checking;
 
 namespace {
 
-// Which threads have read a byte since the last barrier.
-enum Readers : uint8_t { kNone, kOne, kSeveralLanes, kSeveralWarps };
-
-constexpr uint32_t kSeveralBlocks = ~0u;
-
 struct Cell {
-  uint32_t write_epoch, read_epoch;
-  uint32_t write_block, read_block;
-  uint32_t write_time;      // of the writer's block: its fences, or where blocks meet its barriers
-  uint16_t writer, reader;  // thread numbers
-  uint16_t write_warp_epoch, read_warp_epoch;
-  uint32_t write_cluster_epoch, far_read_epoch;  // far: by another block of the cluster
-  Readers readers;
+  uint32_t writer, write_time;  // see order.h
+  uint32_t write_block;
+  uint32_t write_fences;  // of that block so far
+  uint32_t reads;         // since it was written, by blocks that run with read_block
+  uint32_t read_block;    // the last of them
+  bool read_elsewhere;    // by blocks that do not
   bool written, written_atomically, read_atomically, initialised;
 };
 
@@ -92,7 +87,6 @@ std::vector<std::vector<Aside>> aside;  // by the block's rank in the cluster
 std::vector<Region*> by_address;
 std::vector<Range> constants;
 std::vector<uintptr_t> ignored;
-std::map<std::pair<uint32_t, uintptr_t>, std::vector<Range>> in_flight;  // by block and barrier
 
 Region* find(uintptr_t address) {
   const auto after = std::upper_bound(
@@ -144,103 +138,163 @@ void fail_out_of_bounds(
   }
 }
 
-// Whether an access of thread `other` since the last barrier is unordered with the running thread's.
-bool unordered(uint32_t epoch, uint16_t other, uint16_t warp_epoch) {
-  if (epoch != barrier_epoch || other == running->number) return false;
-  const bool same_warp = other / 32 == running->warp;
-  return !(same_warp && warp_epoch != warp_epochs[running->warp]);  // a __syncwarp lies between
-}
+// An access to be checked: by the thread that runs, or by an engine for it.
+struct Access {
+  bool is_write;
+  Atomicity atomicity;
+  By by;
+  Engine actor;
 
-bool read_unordered(const Cell& cell) {
-  if (cell.read_epoch != barrier_epoch) return false;
-  switch (cell.readers) {
-    case kNone:
-      return false;
-    case kOne:
-      return unordered(cell.read_epoch, cell.reader, cell.read_warp_epoch);
-    case kSeveralLanes:
-      return cell.reader / 32 != running->warp ||
-             cell.read_warp_epoch == warp_epochs[running->warp];
-    case kSeveralWarps:
-      return true;
+  bool is_atomic() const { return atomicity == kAtomic; }
+  bool reads() const { return !is_write || is_atomic(); }
+  const char* how() const { return is_write ? "written" : "read"; }
+};
+
+// Whether a block is one of those whose threads take turns now.
+bool runs_now(uint32_t block) { return block - (block_number - block_rank) < launch.cluster; }
+
+// What an earlier access, of a block that runs now, lacks to come before the one here.
+std::string unordered(const Access& access, uint32_t actor, uint32_t time, const char* did) {
+  const std::string begin = std::string(access.how()) + " here, " + did + " by ";
+  if (kind_of(actor) == Kind::kCopies) {
+    return begin +
+           "a copy, and this thread has not waited for the barrier that says that it is there";
   }
-  return false;
-}
-
-void record_read(Cell& cell, Atomicity atomicity) {
-  const auto number = static_cast<uint16_t>(running->number);
-  const uint16_t warp_epoch = warp_epochs[running->warp];
-  if (cell.read_epoch != barrier_epoch || cell.readers == kNone) {
-    cell.readers = kOne;
-  } else if (cell.reader / 32 != running->warp) {
-    cell.readers = kSeveralWarps;
-  } else if (cell.read_warp_epoch != warp_epoch && cell.readers != kSeveralWarps) {
-    cell.readers = kOne;  // earlier reads of this warp are ordered before
-  } else if (cell.reader != number && cell.readers == kOne) {
-    cell.readers = kSeveralLanes;
+  if (kind_of(actor) == Kind::kProducts) {
+    return begin + "a product of a warp (wgmma) that was not waited for";
   }
-  cell.reader = number;
-  cell.read_epoch = barrier_epoch;
-  cell.read_warp_epoch = warp_epoch;
-  cell.read_atomically = atomicity == kAtomic;
-  if (cell.read_block && cell.read_block != block_number) {
-    cell.read_block = kSeveralBlocks;
-  } else {
-    cell.read_block = block_number;
+  const uint32_t rank = rank_of(actor);
+  if (rank != block_rank) {
+    return begin + "block " + std::to_string(rank) +
+           " of the cluster with no barrier of the cluster between";
   }
+  const std::string thread = begin + "thread " + std::to_string(thread_of(actor));
+  if (access.by == By::kEngine && comes_before(actor, time)) {
+    return thread +
+           " with no fence (fence_shared_writes) between, so that a copy or product may not see it";
+  }
+  return thread + " with no barrier between";
 }
 
-void record_write(Cell& cell, Atomicity atomicity) {
-  cell.writer = static_cast<uint16_t>(running->number);
-  cell.write_epoch = barrier_epoch;
-  cell.write_warp_epoch = warp_epochs[running->warp];
-  cell.write_block = block_number;
-  cell.write_time = launch_meets() ? block_time() : meeting_of(block_number).fences;
-  cell.write_cluster_epoch = cluster_epoch;
-  cell.written = cell.initialised = true;
-  cell.written_atomically = atomicity == kAtomic;
-}
-
-// Whether the block that runs may read or overwrite what another one has written.
+// Whether what another block has written may be read or overwritten by the one that runs, since they have
+// synchronised through memory.
 bool is_published(const Cell& cell) {
-  if (launch_meets()) return comes_before(cell.write_block, cell.writer, cell.write_time);
   const bool is_there =
-      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_time;
+      cell.written_atomically || meeting_of(cell.write_block).published_fences > cell.write_fences;
   return is_there && meeting_of(block_number).sees_others;
 }
 
-// A race of this access with an earlier one, as a message; empty where there is none.
-std::string race(const Region& region, const Cell& cell, bool is_write, Atomicity atomicity) {
-  const bool atomic = atomicity == kAtomic;
-  const char* how = is_write ? "written" : "read";
-  if (cell.written && !(atomic && cell.written_atomically)) {
-    if (unordered(cell.write_epoch, cell.writer, cell.write_warp_epoch)) {
-      return std::string(how) + " here, written by thread " + std::to_string(cell.writer) +
-             " with no barrier between";
-    }
-    if (!region.shared && cell.write_block && cell.write_block != block_number &&
-        !is_published(cell)) {
-      return std::string(how) + " here, written by block " + std::to_string(cell.write_block - 1) +
-             " in the same launch: a fence and an atomic of that block, or an atomic and a fence "
-             "of "
-             "this one, lack between";
+// A race of an access with what was written earlier, as a message; empty where there is none.
+std::string race_with_write(const Region& region, const Cell& cell, const Access& access) {
+  const bool is_own = cell.write_block == block_number, runs = runs_now(cell.write_block);
+  if (runs && comes_before(cell.writer, cell.write_time, access.by)) return {};
+  if (is_own || region.shared) {
+    return unordered(access, cell.writer, cell.write_time, "written");
+  }
+  if (!launch_meets() && is_published(cell)) return {};
+  return std::string(access.how()) + " here, written by block " +
+         std::to_string(cell.write_block - 1) +
+         " in the same launch: a fence and an atomic of that block, or an atomic and a fence of "
+         "this one, lack between";
+}
+
+// The same with what was read.
+std::string race_with_reads(const Region& region, const Cell& cell, const Access& access) {
+  if (region.shared || runs_now(cell.read_block)) {
+    if (const Read* read = unordered_read(cell.reads)) {
+      if (region.shared || rank_of(read->actor) == block_rank) {
+        return unordered(access, read->actor, read->time, "read");
+      }
+      if (launch_meets() || !meeting_of(block_number).sees_others) {
+        return "written here, read by another block in the same launch";
+      }
     }
   }
-  if (is_write && region.shared && cell.far_read_epoch == cluster_epoch) {
-    return "written here, read by another block of the cluster with no barrier of the cluster "
-           "between";
-  }
-  if (is_write && cell.readers != kNone && !(atomic && cell.read_atomically)) {
-    if (read_unordered(cell)) {
-      return "written here, read by thread " + std::to_string(cell.reader) +
-             " with no barrier between";
-    }
-    if (!region.shared && cell.read_block && cell.read_block != block_number &&
-        (launch_meets() || !meeting_of(block_number).sees_others)) {
-      return "written here, read by another block in the same launch";
-    }
+  const bool elsewhere = cell.read_elsewhere || !runs_now(cell.read_block);
+  if (!region.shared && elsewhere && !meeting_of(block_number).sees_others) {
+    return "written here, read by another block in the same launch";
   }
   return {};
+}
+
+// What an access has made of the reads of its last byte.
+struct AddedRead {
+  uint32_t from, to = 0;
+};
+
+void record_read(Cell& cell, const Access& access, AddedRead& last) {
+  if (cell.read_block && !runs_now(cell.read_block)) {
+    cell.read_elsewhere = true;
+    cell.reads = 0;
+  }
+  if (!last.to || cell.reads != last.from) last = {cell.reads, with_read(cell.reads, access.actor)};
+  cell.reads = last.to;
+  cell.read_block = block_number;
+  cell.read_atomically = access.is_atomic();
+}
+
+void record_write(Cell& cell, const Access& access) {
+  cell = Cell{};
+  cell.writer = access.actor.actor;
+  cell.write_time = access.actor.time;
+  cell.write_block = block_number;
+  cell.write_fences = meeting_of(block_number).fences;
+  cell.written = cell.initialised = true;
+  cell.written_atomically = access.is_atomic();
+}
+
+bool same_write(const Cell& a, const Cell& b) {
+  return a.writer == b.writer && a.write_time == b.write_time && a.write_block == b.write_block &&
+         a.written == b.written && a.written_atomically == b.written_atomically;
+}
+bool same_reads(const Cell& a, const Cell& b) {
+  return a.reads == b.reads && a.read_block == b.read_block &&
+         a.read_elsewhere == b.read_elsewhere && a.read_atomically == b.read_atomically;
+}
+
+// Checks and records an access to bytes of a region, or of what block `rank` of the cluster has there, of which
+// `cells` knows.
+void check_cells(
+    const Region& region,
+    unsigned rank,
+    Cell* cells,
+    size_t offset,
+    size_t bytes,
+    const Access& access,
+    const char* site,
+    void* pc) {
+  const auto name = [&] {
+    if (rank == block_rank) return region.name;
+    return region.name + " of block " + std::to_string(rank) + " of the cluster";
+  };
+  Cell before{};  // as the last byte was
+  AddedRead last;
+  for (size_t i = offset; i < offset + bytes; ++i) {
+    Cell& cell = cells[i];
+    if (access.reads() && region.must_be_initialised && !cell.initialised) {
+      fail(site, pc, "read of uninitialised %s at byte %zu", name().c_str(), i);
+      return;
+    }
+    std::string found;
+    if (cell.written && !(access.is_atomic() && cell.written_atomically) &&
+        !same_write(cell, before)) {
+      found = race_with_write(region, cell, access);
+    }
+    if (found.empty() && access.is_write && cell.read_block &&
+        !(access.is_atomic() && cell.read_atomically) && !same_reads(cell, before)) {
+      found = race_with_reads(region, cell, access);
+    }
+    if (!found.empty()) {
+      fail(site, pc, "race on %s at byte %zu: %s", name().c_str(), i, found.c_str());
+      return;
+    }
+    before = cell;
+    if (access.is_write) {
+      record_write(cell, access);
+    } else {
+      record_read(cell, access, last);
+    }
+  }
 }
 
 }  // namespace
@@ -264,7 +318,6 @@ void mark_late(uintptr_t address, size_t bytes) {
 
 void begin_launch() {
   meetings.clear();
-  in_flight.clear();
   shared.clear();
   aside.clear();
   constants.clear();
@@ -272,7 +325,7 @@ void begin_launch() {
   for (Region& region : operands) {
     for (size_t i = 0; i < region.cells.count; ++i) {
       Cell& cell = region.cells.data[i];
-      if (!cell.written && cell.readers == kNone) continue;  // leaves untouched pages untouched
+      if (!cell.written && !cell.read_block) continue;  // leaves untouched pages untouched
       const bool initialised = cell.initialised;
       cell = Cell{};
       cell.initialised = initialised;
@@ -325,46 +378,39 @@ void exchange_shared(unsigned rank) {
   }
 }
 
-void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site) {
+namespace {
+
+// An access to what block `rank` of the cluster has in shared memory, where the address is this block's.
+void check_shared(
+    unsigned rank, uintptr_t address, size_t bytes, const Access& access, const char* site) {
   if (!checking || failed) return;
   for (size_t i = 0; i < shared.size(); ++i) {
-    const Region& region = shared[i];
+    Region& region = shared[i];
     if (address < region.begin || address + bytes > region.end) continue;
-    const char* name = region.name.c_str();
-    for (size_t byte = address - region.begin; byte < address - region.begin + bytes; ++byte) {
-      Cell& cell = aside[rank][i].cells.data[byte];
-      if (!cell.initialised) {
-        fail(
-            site, nullptr, "read of uninitialised %s of block %u of the cluster at byte %zu", name,
-            rank, byte);
-        return;
-      }
-      if (cell.write_cluster_epoch == cluster_epoch) {
-        fail(
-            site, nullptr,
-            "race on %s at byte %zu: read here, written by block %u of the cluster with no barrier "
-            "of the cluster between",
-            name, byte, rank);
-        return;
-      }
-      cell.far_read_epoch = cluster_epoch;
-    }
+    (rank == block_rank ? region.touched : aside[rank][i].touched) = true;
+    Cell* const cells = rank == block_rank ? region.cells.data : aside[rank][i].cells.data;
+    check_cells(region, rank, cells, address - region.begin, bytes, access, site, nullptr);
     return;
   }
+  fail_out_of_bounds(address, bytes, access.is_write, site, nullptr);
 }
 
-void note_far_write(unsigned rank, uintptr_t address, size_t bytes) {
-  if (!checking || failed) return;
-  for (size_t i = 0; i < shared.size(); ++i) {
-    const Region& region = shared[i];
-    if (address < region.begin || address + bytes > region.end) continue;
-    aside[rank][i].touched = true;
-    for (size_t byte = address - region.begin; byte < address - region.begin + bytes; ++byte) {
-      aside[rank][i].cells.data[byte] = Cell{};
-      aside[rank][i].cells.data[byte].initialised = true;
-    }
-    return;
-  }
+}  // namespace
+
+void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site) {
+  if (!checking) return;
+  check_shared(rank, address, bytes, {false, kPlain, By::kThread, {own_actor(), own_time()}}, site);
+}
+
+void check_copy(
+    unsigned rank, uintptr_t address, size_t bytes, uint64_t barrier, const char* site) {
+  if (!checking) return;
+  check_shared(rank, address, bytes, {true, kPlain, By::kEngine, copies_until(barrier)}, site);
+}
+
+void check_product(uintptr_t address, size_t bytes, const char* site) {
+  if (!checking) return;
+  check_shared(block_rank, address, bytes, {false, kPlain, By::kEngine, products_of_warp()}, site);
 }
 
 void mark_in_flight(uintptr_t address, size_t bytes) {
@@ -375,32 +421,17 @@ void mark_in_flight(uintptr_t address, size_t bytes) {
   }
 }
 
-void mark_in_flight_until(uintptr_t barrier, uintptr_t address, size_t bytes) {
-  if (!checking || failed) return;
-  mark_in_flight(address, bytes);
-  in_flight[{block_number, barrier}].push_back({address, address + bytes});
-}
+namespace {
 
-void end_flights(uintptr_t barrier) {
-  const auto found = in_flight.find({block_number, barrier});
-  if (found == in_flight.end()) return;
-  for (const Range& range : found->second) {
-    Region* region = find(range.begin);
-    for (uintptr_t i = range.begin; i < range.end; ++i) {
-      region->cells.data[i - region->begin].initialised = true;
-    }
-  }
-  in_flight.erase(found);
-}
-
-void check_access(
+// By the thread that runs, or by the copies of a barrier.
+void check_any(
     uintptr_t address,
     size_t bytes,
     bool is_write,
     Atomicity atomicity,
+    const uint64_t* copies_of,
     const char* site,
     void* pc) {
-  if (!checking || failed || !running) return;
   const auto stack = reinterpret_cast<uintptr_t>(running->stack->memory);
   if (address >= stack && address + bytes <= stack + kStackBytes) return;
 
@@ -431,27 +462,32 @@ void check_access(
         access_name(is_write), name);
     return;
   }
-  for (size_t i = 0; i < bytes; ++i) {
-    Cell& cell = region->cells.data[offset + i];
-    const bool reads = !is_write || atomicity == kAtomic;
-    if (reads && region->must_be_initialised && !cell.initialised) {
-      fail(site, pc, "read of uninitialised %s at byte %zu", name, offset + i);
-      return;
-    }
-    const std::string found = race(*region, cell, is_write, atomicity);
-    if (!found.empty()) {
-      fail(site, pc, "race on %s at byte %zu: %s", name, offset + i, found.c_str());
-      return;
-    }
-    if (is_write) {
-      record_write(cell, atomicity);
-    } else {
-      record_read(cell, atomicity);
-    }
-  }
+  if (!region->writable) return;  // nobody writes it
+  if (is_write && region->shared) note_shared_write();
+  const Engine actor = copies_of ? copies_until(*copies_of) : Engine{own_actor(), own_time()};
+  const Access access{is_write, atomicity, By::kThread, actor};
+  check_cells(*region, block_rank, region->cells.data, offset, bytes, access, site, pc);
   if (atomicity == kAtomic && !region->shared) {
     Meeting& own = meeting_of(block_number);
     own.has_met = true;
     if (is_write) own.published_fences = own.fences;
   }
+}
+
+}  // namespace
+
+void check_access(
+    uintptr_t address,
+    size_t bytes,
+    bool is_write,
+    Atomicity atomicity,
+    const char* site,
+    void* pc) {
+  if (!checking || failed || !running) return;
+  check_any(address, bytes, is_write, atomicity, nullptr, site, pc);
+}
+
+void check_source(uintptr_t address, size_t bytes, uint64_t barrier, const char* site) {
+  if (!checking || failed) return;
+  check_any(address, bytes, false, kPlain, &barrier, site, nullptr);
 }

@@ -27,10 +27,13 @@ void note_fence();                      // of the block that runs
 
 // What is known of the shared memory of block `rank` of the cluster comes in, and goes aside again.
 void exchange_shared(unsigned rank);
-// A read of what block `rank`, which lies aside, has where the address is this block's.
+// A read of what block `rank` of the cluster has, which lies aside, where the address is this block's.
 void check_far_read(unsigned rank, uintptr_t address, size_t bytes, const char* site);
-// A write there, which barriers in memory order.
-void note_far_write(unsigned rank, uintptr_t address, size_t bytes);
+// What the copy engine reads, and writes to shared memory of that block, until the barrier's phase ends; what
+// the tensor cores read for the warp that runs.
+void check_source(uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
+void check_copy(unsigned rank, uintptr_t address, size_t bytes, uint64_t barrier, const char* site);
+void check_product(uintptr_t address, size_t bytes, const char* site);
 
 enum Atomicity { kPlain, kAtomic };
 void check_access(
@@ -41,6 +44,3 @@ void check_access(
     const char* site,
     void* pc);
 void mark_in_flight(uintptr_t address, size_t bytes);  // shared memory that a copy will fill
-// The same where the copy is done when a thread has waited for a barrier in memory.
-void mark_in_flight_until(uintptr_t barrier, uintptr_t address, size_t bytes);
-void end_flights(uintptr_t barrier);

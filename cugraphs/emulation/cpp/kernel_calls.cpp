@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "checks.h"
+#include "order.h"
 #include "runtime.h"
 #include "scheduler.h"
+#include "shared_memory.h"
 
 namespace {
 
@@ -32,7 +34,6 @@ EmuIndex emu_grid_size() { return launch.grid; }
 int emu_lane() { return running->lane; }
 void emu_yield() { block_thread(State::kReady); }
 void emu_fence() { note_fence(); }
-void emu_order_memory() { ++barrier_epoch; }
 void emu_wait_for_previous_kernel() { running->waited_for_previous = true; }
 
 void emu_let_next_kernel_start(const char* site) {
@@ -97,8 +98,6 @@ void emu_give_turn(const char* site) {
   emu_wait_until(site, round_has_ended, running);
 }
 
-void emu_note_progress() { ++progress; }
-
 void emu_access(const void* address, int bytes, bool is_write, const char* site) {
   check_access(reinterpret_cast<uintptr_t>(address), bytes, is_write, kPlain, site, nullptr);
 }
@@ -129,15 +128,41 @@ void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const
     complete(copy);
 }
 
-void emu_in_flight(const void* barrier, const void* to, int bytes) {
-  mark_in_flight_until(
-      reinterpret_cast<uintptr_t>(barrier), reinterpret_cast<uintptr_t>(to), bytes);
+unsigned emu_block_rank() { return block_rank; }
+void emu_check_begun(unsigned rank, unsigned barrier, const char* site) {
+  const int thread = begun_in_disorder_by(barrier_in(rank, barrier));
+  if (thread < 0) return;
+  emu_fail(
+      site, "a barrier is used here that thread %d has initialised with no barrier between",
+      thread);
 }
+void emu_barrier_begins(unsigned barrier) { begin_barrier(barrier_in(block_rank, barrier)); }
+void emu_arrives(unsigned rank, unsigned barrier) { release(barrier_in(rank, barrier)); }
+void emu_phase_ends(unsigned rank, unsigned barrier) {
+  end_phase(barrier_in(rank, barrier));
+  ++progress;
+}
+void emu_has_waited(unsigned barrier) {
+  acquire(barrier_in(block_rank, barrier));
+  end_far_copies(barrier);
+}
+void emu_arrives_at_name(int name) { release(named_barrier(name)); }
+void emu_name_has_met(int name) { end_phase(named_barrier(name)); }
+void emu_has_waited_for_name(int name) { acquire(named_barrier(name)); }
 
-void emu_has_waited(const void* barrier) {
-  end_flights(reinterpret_cast<uintptr_t>(barrier));
-  end_far_copies(reinterpret_cast<uintptr_t>(barrier));
+void emu_copies_from(
+    unsigned rank, unsigned barrier, const void* from, int bytes, const char* site) {
+  check_source(reinterpret_cast<uintptr_t>(from), bytes, barrier_in(rank, barrier), site);
 }
+void emu_copies(unsigned rank, unsigned barrier, unsigned to, int bytes, const char* site) {
+  check_copy(rank, shared_place.dynamic + to, bytes, barrier_in(rank, barrier), site);
+}
+void emu_fence_shared_writes() { fence_own_writes(); }
+void emu_multiplies(const void* from, int bytes, const char* site) {
+  check_product(reinterpret_cast<uintptr_t>(from), bytes, site);
+}
+void emu_close_products() { close_products(); }
+void emu_await_products(int groups_left) { await_products(groups_left); }
 
 void emu_copy_commit() {
   running->groups.push_back(std::move(running->open_group));

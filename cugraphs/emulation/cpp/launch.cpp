@@ -119,7 +119,7 @@ int emu_launch(
     return 1;
   }
   begin_launch();
-  begin_meetings(grid[0] * grid[1] * grid[2], meets);
+  begin_meetings(meets);
   Library library{reinterpret_cast<uintptr_t>(function)};
   dl_iterate_phdr(visit_library, &library);
   if (checked) {

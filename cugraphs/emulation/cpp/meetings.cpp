@@ -2,13 +2,10 @@
 
 #include <string.h>
 
-#include <algorithm>
-#include <map>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "checks.h"
+#include "order.h"
 #include "runtime.h"
 #include "scheduler.h"
 #include "threads.h"
@@ -18,60 +15,25 @@
 namespace {
 
 constexpr uint32_t kNothing = 0xffffffffu;
-constexpr int kSeveralThreads = -1;
 
 struct Access {
   uint32_t block = 0;  // from 1; 0: there was none
-  int thread = 0;
-  uint32_t time = 0;
-};
-
-// Accesses of a block before its time here come before whoever has the clock, and those of single threads
-// up to theirs.
-struct Clock {
-  std::vector<uint32_t> blocks;
-  std::map<std::pair<uint32_t, int>, uint32_t> threads;
-
-  void join(const Clock& other) {
-    if (blocks.size() < other.blocks.size()) blocks.resize(other.blocks.size());
-    for (size_t i = 0; i < other.blocks.size(); ++i) {
-      blocks[i] = std::max(blocks[i], other.blocks[i]);
-    }
-    for (const auto& [thread, time] : other.threads) {
-      threads[thread] = std::max(threads[thread], time);
-    }
-  }
-  bool covers(const Access& access) const {
-    if (access.block < blocks.size() && access.time < blocks[access.block]) return true;
-    const auto found = threads.find({access.block, access.thread});
-    return found != threads.end() && access.time <= found->second;
-  }
-};
-
-struct BlockClock {
-  uint32_t time = 1;
-  Clock known;                     // to all its threads
-  std::map<int, Clock> of_thread;  // that one has acquired since the last barrier
+  uint32_t actor = 0, time = 0;
 };
 
 struct Place {
   int bytes = 0;
   Access cleared, put;  // last, in this launch; there is a value where put.block is not 0
-  std::vector<Access>
-      users;  // of the value, one for each block; of a count, its arrivals and waits
+  uint32_t users = 0;   // of the value, as reads; of a count, its arrivals and waits
 };
 
 bool meets;
-std::vector<BlockClock> clocks;  // by block, from 1
 std::unordered_map<uintptr_t, Place> places;
-std::unordered_map<uintptr_t, Clock> released;  // by count
 
-BlockClock& own_clock() { return clocks[block_number]; }
-
-Access this_access() { return {block_number, running->number, block_time()}; }
+Access this_access() { return {block_number, own_actor(), own_time()}; }
 
 bool comes_before(const Access& access) {
-  return !access.block || ::comes_before(access.block, access.thread, access.time);
+  return !access.block || ::comes_before(access.actor, access.time);
 }
 
 uint32_t value_at(const void* place, int bytes) {
@@ -98,15 +60,7 @@ Place& place_at(const void* address, int bytes, void* pc) {
   return place;
 }
 
-void note_user(Place& place, const Access& access) {
-  for (Access& user : place.users) {
-    if (user.block != access.block) continue;
-    if (user.time == access.time && user.thread != access.thread) user.thread = kSeveralThreads;
-    if (user.time < access.time) user = access;
-    return;
-  }
-  place.users.push_back(access);
-}
+void note_user(Place& place) { place.users = with_read(place.users, {own_actor(), own_time()}); }
 
 void store(void* address, int bytes, uint32_t value, void* pc) {
   if (chosen_order() == Order::kRandom && coin()) emu_yield();
@@ -114,26 +68,24 @@ void store(void* address, int bytes, uint32_t value, void* pc) {
   Place& place = place_at(address, bytes, pc);
   const bool clears = value == kNothing;
   const char* const what = clears ? "cleared" : "put";
-  for (const Access& before : {place.cleared, place.put}) {
-    if (comes_before(before)) continue;
+  for (const Access* before : {&place.cleared, &place.put}) {
+    if (comes_before(*before)) continue;
     fail(
         nullptr, pc, "%s here, %s by block %u in the same launch, and nothing orders that before",
-        what, before.block == place.put.block && before.time == place.put.time ? "put" : "cleared",
-        before.block - 1);
+        what, before == &place.put ? "put" : "cleared", before->block - 1);
   }
-  for (const Access& user : place.users) {
-    if (comes_before(user)) continue;
+  if (const Read* user = unordered_read(place.users)) {
     fail(
         nullptr, pc,
         "%s here, where block %u has found a value, and nothing orders that before: it could find "
         "this one",
-        what, user.block - 1);
+        what, rank_of(user->actor));
   }
   if (!clears && value_at(address, bytes) != kNothing) {
     fail(nullptr, pc, "put here, where a value was not cleared since its last use");
   }
   memcpy(address, &value, bytes);
-  place.users.clear();
+  place.users = 0;
   if (clears) {
     place.cleared = this_access();
     place.put = {};
@@ -188,40 +140,14 @@ Place& count_at(const int* count, const char* what, void* pc) {
 
 }  // namespace
 
-void begin_meetings(unsigned blocks, bool does_meet) {
+void begin_meetings(bool does_meet) {
   meets = does_meet;
-  clocks.assign(meets ? blocks + 1 : 0, {});
   places.clear();
-  released.clear();
 }
 
 bool launch_meets() { return meets; }
 
-uint32_t block_time() { return own_clock().time; }
-
-void note_block_barrier() {
-  if (!meets) return;
-  BlockClock& own = own_clock();
-  for (const auto& [thread, clock] : own.of_thread) own.known.join(clock);
-  own.of_thread.clear();
-  ++own.time;
-}
-
-bool comes_before(uint32_t block, int thread, uint32_t time) {
-  const BlockClock& own = own_clock();
-  if (block == block_number) return time < own.time || thread == running->number;
-  const Access access{block, thread, time};
-  if (own.known.covers(access)) return true;
-  const auto found = own.of_thread.find(running->number);
-  return found != own.of_thread.end() && found->second.covers(access);
-}
-
 extern "C" {
-
-void emu_block_met() {
-  emu_order_memory();
-  note_block_barrier();
-}
 
 void emu_put(void* place, int bytes, unsigned value) {
   if (bytes == 2) value |= 0xffff0000u;
@@ -260,7 +186,7 @@ void emu_look(void* found, const void* from, int bytes, int count, const char* w
           "looked at here, where a value of an earlier launch was not cleared since its last use");
     }
     if (value != kNothing && !may_find && !comes_before(place.put)) value = kNothing;
-    if (value != kNothing) note_user(place, this_access());
+    if (value != kNothing) note_user(place);
     memcpy(static_cast<char*>(found) + i * bytes, &value, bytes);
   }
 }
@@ -268,19 +194,11 @@ void emu_look(void* found, const void* from, int bytes, int count, const char* w
 void emu_arrive(int* count, int releases) {
   if (chosen_order() == Order::kRandom && coin()) emu_yield();
   check_access(reinterpret_cast<uintptr_t>(count), sizeof(*count), true, kAtomic, nullptr, CALLER);
-  note_user(count_at(count, "an arrival", CALLER), this_access());
+  note_user(count_at(count, "an arrival", CALLER));
   ++*count;
   if (!releases) return;
-  Clock& clock = released[reinterpret_cast<uintptr_t>(count)];
-  const BlockClock& own = own_clock();
-  clock.join(own.known);
-  const auto found = own.of_thread.find(running->number);
-  if (found != own.of_thread.end()) clock.join(found->second);
-  Clock self;
-  self.blocks.resize(block_number + 1);
-  self.blocks[block_number] = own.time;
-  self.threads[{block_number, running->number}] = own.time;
-  clock.join(self);
+  release(barrier_of_count(count));
+  end_phase(barrier_of_count(count));
 }
 
 void emu_wait_for_arrivals(const char* site, const int* count, int arrivals, int acquires) {
@@ -289,7 +207,7 @@ void emu_wait_for_arrivals(const char* site, const int* count, int arrivals, int
   count_at(count, "a wait", CALLER);
   const Count awaited{count, arrivals};
   emu_wait_until(site, have_arrived, &awaited);
-  note_user(places[address], this_access());
-  if (acquires) own_clock().of_thread[running->number].join(released[address]);
+  note_user(places[address]);
+  if (acquires) acquire(barrier_of_count(count));
 }
 }

@@ -1,14 +1,8 @@
-// What orders what between blocks that meet in memory, and the places by which they hand on values.
+// The places by which blocks that meet in memory hand on values, and the counts that say when to look.
 //
-// Knows the order of PTX's memory model at the grain of blocks: each has a time that grows at its barriers,
-// and a clock that says up to which time of every other block it comes after. Arrivals that release and
-// waits that acquire hand clocks on; barriers of a block give all its threads what one has acquired.
+// Knows what each place holds and who has used it; what comes before what is known in order.h, where arrivals
+// that release and waits that acquire hand clocks on.
 #pragma once
-#include <stdint.h>
 
-void begin_meetings(unsigned blocks, bool meets);  // of a launch
-bool launch_meets();                               // its blocks run at once
-void note_block_barrier();                         // of the block that runs
-uint32_t block_time();                             // of the block that runs
-// Whether what a thread of a block (from 1) did at a time of it comes before what the running one does.
-bool comes_before(uint32_t block, int thread, uint32_t time);
+void begin_meetings(bool meets);  // of a launch
+bool launch_meets();              // its blocks run at once

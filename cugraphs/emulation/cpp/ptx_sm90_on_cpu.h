@@ -36,12 +36,21 @@ EMU_UNCHECKED inline Mbarrier& mbarrier(unsigned address) {
   return *reinterpret_cast<Mbarrier*>(shared_at(address));
 }
 
-EMU_UNCHECKED inline void close_if_complete(Mbarrier& barrier) {
-  if (barrier.arrived != barrier.arrivals || barrier.phase_and_bytes >> 1) return;
-  barrier.arrived = 0;
-  barrier.phase_and_bytes ^= 1;
-  emu_order_memory();
-  emu_note_progress();
+// A barrier in the shared memory of a block of the cluster.
+struct PlacedBarrier {
+  Mbarrier* state;
+  unsigned rank, offset;
+
+  EMU_UNCHECKED void close_if_complete() const {
+    if (state->arrived != state->arrivals || state->phase_and_bytes >> 1) return;
+    state->arrived = 0;
+    state->phase_and_bytes ^= 1;
+    emu_phase_ends(rank, offset);
+  }
+};
+
+EMU_UNCHECKED inline PlacedBarrier own_barrier(unsigned offset) {
+  return {&mbarrier(offset), emu_block_rank(), offset};
 }
 
 template <int kParity>
@@ -95,29 +104,35 @@ struct PtxSm90 {
   EMU_UNCHECKED void mbarrier_init(unsigned barrier, int arrivals) const {
     if (barrier % 8) emu_fail(site, "a barrier is at byte %u, expected a multiple of 8", barrier);
     emu_access(shared_at(barrier), 8, true, site);
+    emu_barrier_begins(barrier);
     mbarrier(barrier) = {static_cast<uint16_t>(arrivals), 0, 0};
   }
   EMU_UNCHECKED void mbarrier_arrive_expecting(unsigned barrier, int bytes) const {
-    arrive(mbarrier(barrier), bytes);
+    arrive(own_barrier(barrier), bytes);
   }
-  EMU_UNCHECKED void arrive(Mbarrier& b, int bytes) const {
+  EMU_UNCHECKED void arrive(const PlacedBarrier& barrier, int bytes) const {
+    Mbarrier& b = *barrier.state;
+    emu_check_begun(barrier.rank, barrier.offset, site);
     if (b.arrived == b.arrivals) emu_fail(site, "more than %d arrivals at a barrier", b.arrivals);
+    emu_arrives(barrier.rank, barrier.offset);
     ++b.arrived;
     b.phase_and_bytes += 2 * bytes;
-    close_if_complete(b);
+    barrier.close_if_complete();
   }
   EMU_UNCHECKED void mbarrier_arrive(unsigned barrier) const {
     mbarrier_arrive_expecting(barrier, 0);
   }
   EMU_UNCHECKED void mbarrier_wait(unsigned barrier, int parity) const {
+    emu_check_begun(emu_block_rank(), barrier, site);
     emu_wait_until(site, parity ? has_closed<1> : has_closed<0>, &mbarrier(barrier));
-    emu_has_waited(&mbarrier(barrier));
+    emu_has_waited(barrier);
   }
 
   EMU_UNCHECKED bool mbarrier_has_ended(unsigned barrier, int parity) const {
     const Mbarrier& b = mbarrier(barrier);
+    emu_check_begun(emu_block_rank(), barrier, site);
     const bool ended = parity ? has_closed<1>(&b) : has_closed<0>(&b);
-    if (ended) emu_has_waited(&b);
+    if (ended) emu_has_waited(barrier);
     return ended;
   }
   // A loop that polls gives the turn to others here.
@@ -129,17 +144,19 @@ struct PtxSm90 {
   EMU_UNCHECKED unsigned named_barrier_arrive(int name, int threads) const {
     unsigned (&barrier)[2] = named_barriers[name];
     const unsigned before = barrier[1];
+    emu_arrives_at_name(name);
     --barrier[0];
     if (~barrier[0] == static_cast<unsigned>(threads)) {
       barrier[0] = ~0u;
       --barrier[1];
-      emu_block_met();
+      emu_name_has_met(name);
     }
     return before;
   }
   EMU_UNCHECKED void named_barrier_wait(int name, int threads) const {
     const Meeting meeting{&named_barriers[name][1], named_barrier_arrive(name, threads)};
     emu_wait_until(site, has_met, &meeting);
+    emu_has_waited_for_name(name);
   }
 
   int load_early(const int* from) const {
@@ -165,53 +182,46 @@ struct PtxSm90 {
     const auto misaligned = reinterpret_cast<uintptr_t>(from) % 16 || to % 16 || bytes % 16;
     if (misaligned)
       emu_fail(site, "a copy of %d bytes to byte %u is not of whole vectors", bytes, to);
-    emu_access(from, bytes, false, site);
-    emu_access(shared_at(to), bytes, true, site);
+    const PlacedBarrier until = own_barrier(barrier);
+    emu_copies_from(until.rank, barrier, from, bytes, site);
+    emu_copies(until.rank, barrier, to, bytes, site);
     memcpy(shared_at(to), from, bytes);
-    Mbarrier& b = mbarrier(barrier);
-    emu_in_flight(&b, shared_at(to), bytes);
-    b.phase_and_bytes -= 2 * bytes;
-    close_if_complete(b);
+    until.state->phase_and_bytes -= 2 * bytes;
+    until.close_if_complete();
   }
 
   void copy_box(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
-    const auto own = [&](unsigned address, int bytes) {
-      emu_access(shared_at(address), bytes, true, site);
-      return shared_at(address);
-    };
-    Mbarrier& b = mbarrier(barrier);
-    emu_in_flight(&b, shared_at(to), copy_box_to(to, map, start, b, own));
+    const auto own = [](unsigned address, int) { return shared_at(address); };
+    copy_box_to(to, map, start, own_barrier(barrier), own);
   }
 
   void copy_box_to_cluster(
       unsigned to, const TensorMap* map, BoxStart start, unsigned barrier, int blocks) const {
     for (int rank = 0; rank < blocks; ++rank) {
       const auto of_block = [&](unsigned address, int bytes) {
-        void* const found = emu_cluster_shared_to_write(rank, address, bytes, site);
-        if (found == shared_at(address)) emu_access(found, bytes, true, site);
-        return static_cast<unsigned char*>(found);
+        return static_cast<unsigned char*>(emu_cluster_shared_to_write(rank, address, bytes, site));
       };
-      Mbarrier& b = far_mbarrier(barrier, rank);
-      const int bytes = copy_box_to(to, map, start, b, of_block);
-      emu_copies_to_cluster(rank, &mbarrier(barrier));
-      if (&b == &mbarrier(barrier)) emu_in_flight(&b, shared_at(to), bytes);
+      copy_box_to(to, map, start, far_barrier(barrier, rank), of_block);
+      emu_copies_to_cluster(rank, barrier);
     }
   }
 
   // In 8 bytes of the shared memory of block `rank`.
-  Mbarrier& far_mbarrier(unsigned barrier, int rank) const {
-    return *static_cast<Mbarrier*>(
-        emu_cluster_shared_to_write(rank, barrier, sizeof(Mbarrier), site));
+  PlacedBarrier far_barrier(unsigned barrier, unsigned rank) const {
+    void* const state = emu_cluster_shared_to_write(rank, barrier, sizeof(Mbarrier), site);
+    return {static_cast<Mbarrier*>(state), rank, barrier};
   }
   void mbarrier_arrive_in_cluster(unsigned barrier) const {
-    arrive(far_mbarrier(barrier % kRankStride, barrier / kRankStride), 0);
+    arrive(far_barrier(barrier % kRankStride, barrier / kRankStride), 0);
   }
 
-  // Returns how many bytes.
   template <typename Memory>
-  EMU_UNCHECKED int copy_box_to(
-      unsigned to, const TensorMap* map, BoxStart start, Mbarrier& barrier, const Memory& memory)
-      const {
+  EMU_UNCHECKED void copy_box_to(
+      unsigned to,
+      const TensorMap* map,
+      BoxStart start,
+      const PlacedBarrier& barrier,
+      const Memory& memory) const {
     if (to % 1024) emu_fail(site, "a box goes to byte %u, expected a multiple of 1024", to);
     int bytes = 0;
     for (uint64_t d = 0; d < map->box[3]; ++d) {
@@ -225,18 +235,19 @@ struct PtxSm90 {
             from += at[i] * map->strides_bytes[i - 1];
             if (at[i] >= map->shape[i]) exists = 0;
           }
-          if (exists > 0) emu_access(reinterpret_cast<const void*>(from), exists, false, site);
+          const void* const source = reinterpret_cast<const void*>(from);
+          if (exists > 0) emu_copies_from(barrier.rank, barrier.offset, source, exists, site);
           unsigned char row[kRowBytes] = {};
           memcpy(row, reinterpret_cast<const void*>(from), exists);
           unsigned char* const in_memory = memory(to + bytes, kRowBytes);
+          emu_copies(barrier.rank, barrier.offset, to + bytes, kRowBytes, site);
           for (int v = 0; v < kRowBytes; v += 16)
             memcpy(in_memory + swizzled(to + bytes + v) - (to + bytes), row + v, 16);
         }
       }
     }
-    barrier.phase_and_bytes -= 2 * bytes;
-    close_if_complete(barrier);
-    return bytes;
+    barrier.state->phase_and_bytes -= 2 * bytes;
+    barrier.close_if_complete();
   }
 
   void copy_box_once(unsigned to, const TensorMap* map, BoxStart start, unsigned barrier) const {
@@ -246,7 +257,7 @@ struct PtxSm90 {
   // 16 bytes of a swizzled row, or less within them, as they are read.
   EMU_UNCHECKED const unsigned* read(unsigned address, int bytes) const {
     const void* from = shared_at(swizzled(address));
-    emu_access(from, bytes, false, site);
+    emu_multiplies(from, bytes, site);
     return static_cast<const unsigned*>(from);
   }
 
@@ -261,10 +272,11 @@ struct PtxSm90 {
   // Products are computed as they begin; the lanes of a warp go on together.
   template <int kGroupsLeft, int kCount>
   void wgmma_wait(float (&)[kCount]) const {
-    sync_warp(site);
+    wgmma_wait_for_earlier<kGroupsLeft>();
   }
   template <int kGroupsLeft>
   void wgmma_wait_for_earlier() const {
+    emu_await_products(kGroupsLeft);
     sync_warp(site);
   }
 
@@ -348,13 +360,13 @@ EMU_UNCHECKED inline void store_hint(int* hint, int value) {
 inline void work_out_anew(int&) {}
 inline void mbarrier_init_done() {}
 inline void mbarrier_end(unsigned) {}
-inline void fence_shared_writes() {}
+inline void fence_shared_writes() { emu_fence_shared_writes(); }
 template <int kRegisters>
 inline void grow_registers() {}
 template <int kRegisters>
 inline void shrink_registers() {}
 inline void wgmma_begin() {}
-inline void wgmma_commit() {}
+inline void wgmma_commit() { emu_close_products(); }
 template <int kCount>
 inline void keep_order(float (&)[kCount]) {}
 

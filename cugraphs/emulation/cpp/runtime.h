@@ -44,14 +44,9 @@ void emu_warp(
     EmuOrdering ordering);
 // Gives the turn to other threads until ready(awaited).
 void emu_wait_until(const char* site, bool (*ready)(const void* awaited), const void* awaited);
-// Gives the turn to other warps and blocks, of a thread that polls. From then on only what it notes, and its
-// end, count as progress of it, so that a launch in which all others wait is found to hang.
+// Gives the turn to other warps and blocks, of a thread that polls. From then on only phases of barriers that
+// it ends, and its own end, count as progress of it, so that a launch in which all others wait is found to hang.
 void emu_give_turn(const char* site);
-void emu_note_progress(void);
-// What all threads did so far is ordered before what they do next: some of them have met. Takes more
-// threads to have met than have, so that a race of the others is not found.
-void emu_order_memory(void);
-void emu_block_met(void);  // the same, at a barrier of the block that runs
 void emu_fence(void);
 void emu_yield(void);
 [[noreturn]] void emu_fail(const char* site, const char* format, ...)
@@ -63,13 +58,36 @@ void emu_access(const void* address, int bytes, bool is_write, const char* site)
 
 void emu_copy_async(void* to, const void* from, int bytes, int bytes_read, const char* site);
 void emu_copy_commit(void);
-// Bytes of shared memory are there for others only when a thread has waited for a barrier in memory.
-void emu_in_flight(const void* barrier, const void* to, int bytes);
-void emu_has_waited(const void* barrier);
 void emu_copy_wait(int groups_left);
 void emu_wait_for_previous_kernel(void);
 void emu_note_phase(const char* site, int number, int ends);
 void emu_let_next_kernel_start(const char* site);
+
+// Barriers in shared memory, of a block of the cluster, by their offset: what orders threads (order.h). A
+// thread arrives; its arrival, or the last byte of a copy, ends the phase; a thread has waited for the end
+// of one.
+unsigned emu_block_rank(void);
+void emu_barrier_begins(unsigned barrier);
+void emu_check_begun(unsigned rank, unsigned barrier, const char* site);  // before this
+void emu_arrives(unsigned rank, unsigned barrier);
+void emu_phase_ends(unsigned rank, unsigned barrier);
+void emu_has_waited(unsigned barrier);
+// The same of the block's barriers that have a name.
+void emu_arrives_at_name(int name);
+void emu_name_has_met(int name);
+void emu_has_waited_for_name(int name);
+
+// The copy engine reads memory, and writes to shared memory at `to`, some time until the phase ends that is open
+// now.
+void emu_copies_from(
+    unsigned rank, unsigned barrier, const void* from, int bytes, const char* site);
+void emu_copies(unsigned rank, unsigned barrier, unsigned to, int bytes, const char* site);
+// What the thread has written to shared memory, the copy engine and the tensor cores see.
+void emu_fence_shared_writes(void);
+// Tensor cores read shared memory for the thread's warp, some time until it has waited for the group.
+void emu_multiplies(const void* from, int bytes, const char* site);
+void emu_close_products(void);  // the group
+void emu_await_products(int groups_left);
 
 // Of the cluster: all its threads arrive, and wait until all have.
 void emu_cluster_arrive(const char* site);
@@ -80,7 +98,7 @@ const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const 
 void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site);
 // A copy to there begins, and has come once a thread of that block has waited for the barrier, here at its
 // place in the block's own memory. A block may not return before.
-void emu_copies_to_cluster(unsigned rank, const void* barrier);
+void emu_copies_to_cluster(unsigned rank, unsigned barrier);
 
 // Values of 2 or 4 bytes between blocks that meet in memory, and counts (kernels/meeting.cuh).
 void emu_put(void* place, int bytes, unsigned value);

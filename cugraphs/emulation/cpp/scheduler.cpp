@@ -13,11 +13,12 @@
 #include <memory>
 
 #include "checks.h"
+#include "meetings.h"
+#include "order.h"
 #include "shared_memory.h"
 
 Thread* running;
-uint32_t block_number, barrier_epoch, cluster_epoch;
-std::vector<uint16_t> warp_epochs;
+uint32_t block_number, block_rank, cluster_epoch;
 bool programmatic, settles, failed;
 LaunchState launch;
 Failure failure;
@@ -36,18 +37,15 @@ struct Block {
   unsigned number;
   bool done;
   std::vector<Thread> threads;
-  std::vector<uint16_t> warp_epochs;
   SharedImage image;
 };
 std::vector<Block> cluster;
 // A copy that block `from` of the cluster began, which is there for block `to` once that has waited for the
 // barrier.
 struct FarCopy {
-  unsigned from, to;
-  uintptr_t barrier;
+  unsigned from, to, barrier;
 };
 std::vector<FarCopy> far_copies;
-unsigned own_rank;                 // of the block that runs
 size_t cluster_live, cluster_met;  // threads that have not returned, and that have arrived
 Order order;
 uint64_t random_state;
@@ -113,7 +111,7 @@ void try_collective(const Thread& first) {
     out[lane] = lanes[lane].out;
   }
   first.collective(arrived, in, out);
-  if (first.ordering == kEmuOrdersMemory) ++warp_epochs[first.warp];
+  if (first.ordering == kEmuOrdersMemory) order_lanes(first.warp, arrived);
   for (int lane = 0; lane < lanes_of(first.warp); ++lane) {
     if (arrived >> lane & 1) lanes[lane].state = State::kReady;
   }
@@ -165,7 +163,7 @@ bool try_barrier() {
     }
     thread.state = State::kReady;
   }
-  emu_block_met();
+  order_block();
   launch.spins = 0;
   return true;
 }
@@ -197,7 +195,7 @@ void try_cluster_barrier() {
   if (!cluster_met || cluster_met < cluster_live) return;
   cluster_met = 0;
   ++cluster_epoch;
-  ++barrier_epoch;
+  end_phase(kClusterBarrier);
   launch.spins = 0;
 }
 
@@ -250,13 +248,15 @@ void prepare_threads(unsigned count) {
   cluster.clear();
   cluster.resize(launch.cluster);
   while (stacks.size() < count * launch.cluster) stacks.push_back(std::make_unique<Stack>());
-  barrier_epoch = cluster_epoch = 1;
+  cluster_epoch = 1;
+  const unsigned lanes = (count + kWarp - 1) / kWarp * kWarp;  // of whole warps
   for (unsigned rank = 0; rank < launch.cluster; ++rank) {
     cluster[rank].threads.resize(count);
     for (unsigned i = 0; i < count; ++i) {
       Thread& thread = cluster[rank].threads[i];
       thread.index = {i, 0, 0};
       thread.number = static_cast<int>(i);
+      thread.actor = rank * lanes + i;
       thread.lane = static_cast<int>(i) % kWarp;
       thread.warp = static_cast<int>(i) / kWarp;
       thread.stack = stacks[rank * count + i].get();
@@ -267,15 +267,12 @@ void prepare_threads(unsigned count) {
 namespace {
 
 // Makes a block the one that runs, and puts it aside again.
-void exchange(Block& block) {
-  std::swap(threads, block.threads);
-  std::swap(warp_epochs, block.warp_epochs);
-}
+void exchange(Block& block) { std::swap(threads, block.threads); }
 
 void resume(unsigned rank) {
   const EmuIndex& grid = launch.grid;
   Block& block = cluster[rank];
-  own_rank = rank;
+  block_rank = rank;
   exchange(block);
   if (launch.cluster > 1) {
     block.image.load();
@@ -285,15 +282,14 @@ void resume(unsigned rank) {
                         block.number / grid.x / grid.y};
   block_number = block.number + 1;
   launch.spins = 0;
-  ++barrier_epoch;
 }
 
 void put_aside() {
-  Block& block = cluster[own_rank];
+  Block& block = cluster[block_rank];
   exchange(block);
   if (launch.cluster > 1) {
     block.image.store();
-    exchange_shared(own_rank);
+    exchange_shared(block_rank);
   }
 }
 
@@ -324,7 +320,7 @@ bool is_done(const std::vector<Thread>& of_block) {
 // Of a block whose threads have returned: its copies to other blocks have come too.
 void check_far_copies() {
   for (const FarCopy& copy : far_copies) {
-    if (copy.from != own_rank) continue;
+    if (copy.from != block_rank) continue;
     return fail(
         "", nullptr,
         "the block has returned, and what it copies to block %u of the cluster may be under way",
@@ -336,7 +332,6 @@ void begin_block_of_cluster(unsigned rank, unsigned number) {
   Block& block = cluster[rank];
   block.number = number;
   block.done = false;
-  block.warp_epochs.assign((block.threads.size() + kWarp - 1) / kWarp, 1);
   for (Thread& thread : block.threads) {
     thread.state = State::kReady;
     thread.waited_for_previous = false;
@@ -363,7 +358,7 @@ void* shared_of_cluster(
   if (rank >= cluster.size()) {
     emu_fail(site, "block %u of a cluster of %zu", rank, cluster.size());
   }
-  if (rank == own_rank) return reinterpret_cast<void*>(shared_place.dynamic + offset);
+  if (rank == block_rank) return reinterpret_cast<void*>(shared_place.dynamic + offset);
   const char* const how = is_write ? "write" : "read";
   Block& block = cluster[rank];
   if (block.done) {
@@ -381,6 +376,8 @@ void* shared_of_cluster(
 }  // namespace
 
 void run_cluster(unsigned number) {
+  begin_order(
+      launch.cluster, static_cast<unsigned>(cluster[0].threads.size()), checking || launch_meets());
   for (unsigned rank = 0; rank < launch.cluster; ++rank)
     begin_block_of_cluster(rank, number + rank);
   cluster_live = cluster.size() * cluster[0].threads.size();
@@ -422,6 +419,7 @@ void emu_cluster_arrive(const char* site) {
     emu_fail(site, "a thread arrives twice at one barrier of the cluster");
   }
   running->cluster_phase = cluster_epoch;
+  release(kClusterBarrier);
   ++cluster_met;
   try_cluster_barrier();
 }
@@ -429,11 +427,12 @@ void emu_cluster_arrive(const char* site) {
 void emu_cluster_wait(const char* site) {
   if (!running->cluster_phase) emu_fail(site, "a thread waits for a cluster without arriving");
   emu_wait_until(site, cluster_has_met, running);
+  acquire(kClusterBarrier);
 }
 
 const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const char* site) {
   void* const found = shared_of_cluster(rank, offset, bytes, false, site);
-  if (rank == own_rank) {
+  if (rank == block_rank) {
     emu_access(found, bytes, false, site);
   } else {
     check_far_read(rank, shared_place.dynamic + offset, bytes, site);
@@ -441,23 +440,21 @@ const void* emu_cluster_shared(unsigned rank, unsigned offset, int bytes, const 
   return found;
 }
 
-void emu_copies_to_cluster(unsigned rank, const void* barrier) {
-  if (rank != own_rank) {
-    far_copies.push_back({own_rank, rank, reinterpret_cast<uintptr_t>(barrier)});
+void emu_copies_to_cluster(unsigned rank, unsigned barrier) {
+  if (rank != block_rank) {
+    far_copies.push_back({block_rank, rank, barrier});
   }
 }
 
 void* emu_cluster_shared_to_write(unsigned rank, unsigned offset, int bytes, const char* site) {
-  void* const found = shared_of_cluster(rank, offset, bytes, true, site);
-  if (rank != own_rank) note_far_write(rank, shared_place.dynamic + offset, bytes);
-  return found;
+  return shared_of_cluster(rank, offset, bytes, true, site);
 }
 
 }  // extern "C"
 
-void end_far_copies(uintptr_t barrier) {
+void end_far_copies(unsigned barrier) {
   const auto has_come = [&](const FarCopy& copy) {
-    return copy.to == own_rank && copy.barrier == barrier;
+    return copy.to == block_rank && copy.barrier == barrier;
   };
   far_copies.erase(
       std::remove_if(far_copies.begin(), far_copies.end(), has_come), far_copies.end());

@@ -38,4 +38,4 @@ void run_cluster(unsigned number);  // until every thread has returned, or somet
 void block_thread(State state);     // gives the turn away
 void try_collective(const Thread& first);
 // A thread has waited for a barrier: what other blocks of the cluster copied has come.
-void end_far_copies(uintptr_t barrier);
+void end_far_copies(unsigned barrier);

@@ -19,6 +19,7 @@ using CopyGroup = std::vector<AsyncCopy>;
 struct Thread {
   EmuIndex index;
   int number, lane, warp;
+  uint32_t actor;  // see order.h
   State state;
   bool waited_for_previous;  // has called griddepcontrol.wait
   uint32_t cluster_phase;    // the barrier of the cluster at which it has arrived last
@@ -46,12 +47,11 @@ struct Thread {
 
 // The thread that runs; null in the scheduler.
 extern Thread* running;
-extern uint32_t block_number;              // of this launch, from 1
-extern uint32_t barrier_epoch;             // grows at each barrier and block
-extern uint32_t cluster_epoch;             // grows at each barrier of a cluster
-extern std::vector<uint16_t> warp_epochs;  // grow at each __syncwarp of the warp
-extern bool programmatic;                  // the launch may begin before the previous one ends
-extern bool settles;                       // it lets the next one begin only after its wait
+extern uint32_t block_number;   // of the block that runs in this launch, from 1
+extern uint32_t block_rank;     // of it in its cluster
+extern uint32_t cluster_epoch;  // grows at each barrier of a cluster
+extern bool programmatic;       // the launch may begin before the previous one ends
+extern bool settles;            // it lets the next one begin only after its wait
 extern bool failed;
 
 // Records the first failure and, in a thread, leaves it for good. `pc` is an address in the kernel's
