@@ -2,10 +2,12 @@
 
 import json
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from decode_layers import case_of, layers_of, plain_layers
+from decode_layers import layers_of, plain_layers
+from emulated_identities.identity import case_named
 from test_bench_command import H200, MACHINE
 from tiny_model import write_tiny_model
 
@@ -13,6 +15,7 @@ from cugraphs.cli import bench_session, main, profile
 from cugraphs.clock_stamps import PHASE_STAMP, STAMP, StampedLaunch
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.fusion import fuse
+from cugraphs.fusion_rules import RULES
 from cugraphs.kernel import Cost, running_on
 from cugraphs.kernels import ALL
 from cugraphs.kernels.decode_layer import DECODE_LAYER, PHASES
@@ -104,8 +107,8 @@ def test_a_1b_layer_by_hand():
 
 
 def test_only_a_build_with_clock_stamps_notes_phases():
-    arrays = case_arrays(DECODE_LAYER, case_of("one_row"), "bfloat16")
-    _, (launch,) = bind_launches(DECODE_LAYER, arrays, case_of("one_row").attrs)
+    arrays = case_arrays(DECODE_LAYER, case_named(DECODE_LAYER, "one_row"), "bfloat16")
+    _, (launch,) = bind_launches(DECODE_LAYER, arrays, case_named(DECODE_LAYER, "one_row").attrs)
     one = (DECODE_LAYER.source, launch.function, launch.arch)
     assert b"phase_place" not in compile_cubin(*one).data
     noting = compile_cubin(*one, options=(STAMPED,))
@@ -162,8 +165,10 @@ def test_a_phase_that_no_block_ends_is_said():
 
 def decode_program():
     """Layers of a step of one row that are one launch, after the launch that deals out parts."""
-    layers, _ = layers_of(case_of("one_row"), LAYERS)
-    return fuse(plain_layers(layers, case_of("one_row").attrs)[0])
+    layers, _ = layers_of(case_named(DECODE_LAYER, "one_row"), LAYERS)
+    one_row = next(rule for rule in RULES if rule.fused is DECODE_LAYER)  # whatever the sizes
+    program, _ = plain_layers(layers, case_named(DECODE_LAYER, "one_row").attrs)
+    return fuse(program, [replace(one_row, worth=None)])
 
 
 def decode_stamps(program):
