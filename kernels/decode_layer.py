@@ -52,7 +52,6 @@ WARPS = 8  # of a block, that multiply; one more copies
 
 _STEP = 32 * 8  # elements of a row that a warp loads at a time
 _WORTH_PIECE, _WORTH_HIDDEN = 1536, 4096  # smaller pieces, and wider rows, lose
-_WORTH_TOKENS = {64: 1 << 30, 128: 8192}  # by head_dim, of the longest row
 _MAX_PIECE = 2048  # elements of a row of a weight that one copy brings
 _MAX_PIECES, _MIN_PIECES = 6, 3  # of a warp's ring
 _SHARED_BYTES = (227 << 10) - 1536  # of a block, but for what it has beside rows and rings
@@ -254,13 +253,9 @@ def is_worth_one_launch(axes: Axes) -> bool:
 
     A warp begins only so many copies in a microsecond, so these must be large enough to keep memory
     busy; and warps must have registers for the row. K and V of head_dim 128 come slower than in
-    attention's own launch, which long rows feel; how long one may be is all that is known of it.
+    attention's own launch: a row beyond some 10,000 tokens is slower so, all others are faster.
     """
-    return (
-        LayerSizes.of(axes).piece >= _WORTH_PIECE
-        and axes["hidden"] <= _WORTH_HIDDEN
-        and axes["max_blocks"] * axes["block_size"] <= _WORTH_TOKENS[axes["head_dim"]]
-    )
+    return LayerSizes.of(axes).piece >= _WORTH_PIECE and axes["hidden"] <= _WORTH_HIDDEN
 
 
 def check(axes: Axes, *, eps: float, q_size: int, scale: float) -> None:
