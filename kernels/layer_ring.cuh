@@ -378,8 +378,11 @@ struct WarpRing {
   __device__ __forceinline__ WarpRing(const Rings& rings, int warp)
       : pieces(rings.pieces(warp)), full(rings.full(warp)) {}
 
-  static __device__ __forceinline__ Words in_pairs(const Words& words) {
-    return {{words.v[0], words.v[2], words.v[1], words.v[3]}};
+  // Stores the vector `at` of x, 4 elements.
+  static __device__ __forceinline__ void store_x(T* x, int at, const unsigned (&words)[2]) {
+    unsigned* const to = reinterpret_cast<unsigned*>(x) + 2 * at - (at & 1);
+    to[0] = words[0];
+    to[2] = words[1];
   }
   static __device__ __forceinline__ void take(Values& values, const Words* x) {
 #pragma unroll
