@@ -341,8 +341,8 @@ __device__ __forceinline__ void copy_layers(
   int number = cursor.number(), bytes = cursor.piece_bytes();
   const T* from = cursor.piece(tokens);
   // Short, since how soon a copy follows the one before it says how fast a multiprocessor reads; so a lane asks only
-  // barriers whose answer it needs.
-  while (__any_sync(0xffffffffu, more)) {
+  // barriers whose answer it needs, and none for the others.
+  while (more) {
     const int now = load_hint(current);
     if (under_way > 0 && mbarrier_has_ended(full + 8 * oldest.slot, oldest.parity)) {
       --under_way;
@@ -357,6 +357,7 @@ __device__ __forceinline__ void copy_layers(
       from = cursor.piece(tokens);
     }
   }
+  __syncwarp();  // who has nothing to copy does not go on alone
 }
 
 // A warp's end of its ring. Weights are the rows of a tensor core's fragment, 16 bytes of each lane: 8 adjacent
