@@ -26,9 +26,9 @@ template <typename T, typename Sizes>
 struct LayerWorker {
   using Place = LayerPlace<T, Sizes>;
   using Ring = WarpRing<T, Sizes>;
-  using Words = typename Ring::Words;
   static constexpr int kHidden = Sizes::kHidden, kInter = Sizes::kInter;
-  static constexpr int kVector = 8;  // elements of 16 bytes
+  // Elements of what a lane looks at by one load: of 8 bytes, so that what a warp looks at is adjacent.
+  static constexpr int kVector = 4;
   static constexpr int kLoads = (kHidden / kVector + Sizes::kThreads - 1) / Sizes::kThreads;
   using Vector = Pack<T, kVector>;
 
@@ -49,54 +49,53 @@ struct LayerWorker {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = i * Sizes::kThreads + threadIdx.x;
-      if (at < kHidden / kVector) gains[i] = reinterpret_cast<const Vector*>(gain)[at];
+      if (has_vector<kHidden / kVector>(i)) gains[i] = reinterpret_cast<const Vector*>(gain)[at];
     }
+  }
+
+  // Whether a thread has an i-th vector of so many. Of most rows all have as many, which is known to the compiler: what
+  // is loaded conditionally would keep its registers through all of a layer.
+  template <int kVectors>
+  static __device__ __forceinline__ bool has_vector(int i) {
+    if (kVectors % Sizes::kThreads == 0) return i < kVectors / Sizes::kThreads;
+    return i * Sizes::kThreads + threadIdx.x < kVectors;
   }
 
   // Puts a row that others have put into shared memory: at `values`, in the order of fragments.
   template <int kColumns>
   __device__ __forceinline__ void take_row(const T* from) {
-    constexpr int kVectors = kColumns / kVector, kBatch = 4;  // loads of a thread at once
+    constexpr int kVectors = kColumns / kVector, kBatch = 8;  // loads of a thread at once
+    constexpr int kMost = (kVectors + Sizes::kThreads - 1) / Sizes::kThreads;
 #pragma unroll
-    for (int begin = threadIdx.x; begin < kVectors; begin += kBatch * Sizes::kThreads) {
-      PlaceWords<4> found[kBatch];
+    for (int begin = 0; begin < kMost; begin += kBatch) {
+      Looked<T, kVector> found[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int at = begin + i * Sizes::kThreads;
-        if (at < kVectors) found[i] = look<kVector>(from + at * kVector);
+        const int at = (begin + i) * Sizes::kThreads + threadIdx.x;
+        if (has_vector<kVectors>(begin + i)) found[i] = look<kVector>(from + at * kVector);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int at = begin + i * Sizes::kThreads;
-        if (at >= kVectors) continue;
+        const int at = (begin + i) * Sizes::kThreads + threadIdx.x;
+        if (!has_vector<kVectors>(begin + i)) continue;
         look_until_there(found[i], from + at * kVector);
-        reinterpret_cast<Words*>(values)[at] = Ring::in_pairs(words_of(found[i]));
+        Ring::store_x(values, at, found[i].v);
       }
     }
     sync_block<Sizes>();
   }
-  static __device__ __forceinline__ Words words_of(const PlaceWords<4>& found) {
-    return {{found.v[0], found.v[1], found.v[2], found.v[3]}};
-  }
-
-  static __device__ __forceinline__ Vector elements_of(const PlaceWords<4>& words) {
-    Vector elements;
-    memcpy(&elements, &words, sizeof(elements));
-    return elements;
-  }
-
   // Puts a row into shared memory: as it is at `raw`, normalised at `values`, in the order of fragments. It comes
   // from others, or is the launch's own x.
   __device__ __forceinline__ void normalise(T* raw, const T* from, bool is_x, float eps) {
     __shared__ float partial[Sizes::kWarps];
-    PlaceWords<4> held[kLoads];
+    Looked<T, kVector> held[kLoads];
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = i * Sizes::kThreads + threadIdx.x;
-      if (at >= kHidden / kVector) continue;
+      if (!has_vector<kHidden / kVector>(i)) continue;
       if (is_x) {
-        held[i] = reinterpret_cast<const PlaceWords<4>*>(from)[at];
+        held[i] = reinterpret_cast<const Looked<T, kVector>*>(from)[at];
       } else {
         held[i] = look<kVector>(from + at * kVector);
       }
@@ -104,10 +103,11 @@ struct LayerWorker {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = i * Sizes::kThreads + threadIdx.x;
-      if (at >= kHidden / kVector) continue;
+      if (!has_vector<kHidden / kVector>(i)) continue;
       if (!is_x) look_until_there(held[i], from + at * kVector);
-      reinterpret_cast<PlaceWords<4>*>(raw)[at] = held[i];
-      const Vector elements = elements_of(held[i]);
+      reinterpret_cast<Looked<T, kVector>*>(raw)[at] = held[i];
+      Vector elements;
+      memcpy(&elements, &held[i], sizeof(elements));
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         squares = fmaf(to_float(elements.v[k]), to_float(elements.v[k]), squares);
@@ -123,16 +123,16 @@ struct LayerWorker {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int at = i * Sizes::kThreads + threadIdx.x;
-      if (at >= kHidden / kVector) continue;
-      Vector elements = elements_of(held[i]);
-      Words words;
+      if (!has_vector<kHidden / kVector>(i)) continue;
+      Vector elements;
+      memcpy(&elements, &held[i], sizeof(elements));
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         const float own = to_float(elements.v[k]) * scale * to_float(gains[i].v[k]);
         elements.v[k] = from_float<T>(own);
       }
-      memcpy(&words, &elements, sizeof(words));
-      reinterpret_cast<Words*>(values)[at] = Ring::in_pairs(words);
+      memcpy(&held[i], &elements, sizeof(elements));
+      Ring::store_x(values, at, held[i].v);
     }
     sync_block<Sizes>();
   }

@@ -341,8 +341,8 @@ __device__ __forceinline__ void copy_layers(
   int number = cursor.number(), bytes = cursor.piece_bytes();
   const T* from = cursor.piece(tokens);
   // Short, since how soon a copy follows the one before it says how fast a multiprocessor reads; so a lane asks only
-  // barriers whose answer it needs.
-  while (__any_sync(0xffffffffu, more)) {
+  // barriers whose answer it needs, and none for the others.
+  while (more) {
     const int now = load_hint(current);
     if (under_way > 0 && mbarrier_has_ended(full + 8 * oldest.slot, oldest.parity)) {
       --under_way;
@@ -357,6 +357,7 @@ __device__ __forceinline__ void copy_layers(
       from = cursor.piece(tokens);
     }
   }
+  __syncwarp();  // who has nothing to copy does not go on alone
 }
 
 // A warp's end of its ring. Weights are the rows of a tensor core's fragment, 16 bytes of each lane: 8 adjacent
@@ -378,8 +379,11 @@ struct WarpRing {
   __device__ __forceinline__ WarpRing(const Rings& rings, int warp)
       : pieces(rings.pieces(warp)), full(rings.full(warp)) {}
 
-  static __device__ __forceinline__ Words in_pairs(const Words& words) {
-    return {{words.v[0], words.v[2], words.v[1], words.v[3]}};
+  // Stores the vector `at` of x, 4 elements.
+  static __device__ __forceinline__ void store_x(T* x, int at, const unsigned (&words)[2]) {
+    unsigned* const to = reinterpret_cast<unsigned*>(x) + 2 * at - (at & 1);
+    to[0] = words[0];
+    to[2] = words[1];
   }
   static __device__ __forceinline__ void take(Values& values, const Words* x) {
 #pragma unroll

@@ -86,8 +86,8 @@ BUGS = {
         ),
         (
             "no barrier after a row is taken",
-            "in_pairs(words_of(found[i]));\n      }\n    }\n    sync_block<Sizes>();",
-            "in_pairs(words_of(found[i]));\n      }\n    }",
+            "found[i].v);\n      }\n    }\n    sync_block<Sizes>();",
+            "found[i].v);\n      }\n    }",
         ),
         (
             "no barrier before partial sums are read",
@@ -96,8 +96,8 @@ BUGS = {
         ),
         (
             "no barrier after a row is normalised",
-            "Ring::in_pairs(words);\n    }\n    sync_block<Sizes>();",
-            "Ring::in_pairs(words);\n    }",
+            "held[i].v);\n    }\n    sync_block<Sizes>();",
+            "held[i].v);\n    }",
         ),
         ("eps left out", "rsqrtf(total / kHidden + eps)", "rsqrtf(total / kHidden)"),
         (
@@ -111,13 +111,18 @@ BUGS = {
             "for (int w = 1; w < Sizes::kWarps; ++w) total += partial[w];",
         ),
         (
-            "the normalised row is not in the order of fragments",
-            "reinterpret_cast<Words*>(values)[at] = Ring::in_pairs(words);",
-            "reinterpret_cast<Words*>(values)[at] = words;",
+            "vectors of a row are taken for one another",
+            "        Ring::store_x(values, at, found[i].v);",
+            "        Ring::store_x(values, at ^ 1, found[i].v);",
+        ),
+        (
+            "only rows that all threads have equally many of are whole",
+            "return i * Sizes::kThreads + threadIdx.x < kVectors;",
+            "return i < kVectors / Sizes::kThreads;",
         ),
         (
             "the raw row is not kept",
-            "      reinterpret_cast<PlaceWords<4>*>(raw)[at] = held[i];\n",
+            "      reinterpret_cast<Looked<T, kVector>*>(raw)[at] = held[i];\n",
             "",
         ),
         (

@@ -92,8 +92,8 @@ BUGS = {
         ),
         (
             "words of a fragment in another order",
-            "{{words.v[0], words.v[2], words.v[1], words.v[3]}}",
-            "{{words.v[0], words.v[1], words.v[2], words.v[3]}}",
+            "    to[2] = words[1];",
+            "    to[1] = words[1];",
         ),
     ),
 }
