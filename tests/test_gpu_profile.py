@@ -39,7 +39,8 @@ def test_a_step_is_taken_apart(profiled, options):
 
 
 def test_layers_that_are_one_launch_have_phases(profiled):
-    config = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+    sizes = {"hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 4}
+    config = {**sizes, "num_attention_heads": 32, "num_key_value_heads": 8}
     profile = profiled("--batch", "1", "--prompt", "200", config=config)["profile"]
     (op,) = (op for op in profile["ops"] if op["kernel"] == "decode_layer")
     if op["launches"] > 1:
