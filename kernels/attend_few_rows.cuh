@@ -105,10 +105,12 @@ struct FewRows {
         const int tokens = length - piece * kTokens;
         mbarrier_wait(barrier_of(n, 0), n / kAhead % 2);
         sums.weigh(tile_of(n, 0), tokens, scale_log2);
+        fence_shared_memory();
         __syncwarp();
         if (copies) copy(n + kAhead, 0, block);
         mbarrier_wait(barrier_of(n, 1), n / kAhead % 2);
         sums.add(tile_of(n, 1), tokens);
+        fence_shared_memory();
         __syncwarp();
         if (copies) copy(n + kAhead, 1, block);
       }

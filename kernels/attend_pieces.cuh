@@ -161,7 +161,7 @@ struct Pieces {
     if (lane == 0) {
       for (int place = 0; place < kPlaces; ++place) mbarrier_end(barrier_of(place));
     }
-    fence_shared_writes();
+    fence_shared_memory();
     __syncthreads();
   }
 
@@ -208,6 +208,7 @@ struct Pieces {
           }
         }
       }
+      fence_shared_memory();
       __syncwarp();
       copy(2 * n + kPlaces);
 
@@ -290,6 +291,7 @@ struct Pieces {
           mma_m16n8k16<T>(sums[step], a, low);
         }
       }
+      fence_shared_memory();
       __syncwarp();
       copy(2 * n + 1 + kPlaces);
     }

@@ -135,6 +135,7 @@ struct HeldRows {
           to[0] = sums[0][0] + sums[1][0];
           to[1] = sums[0][1] + sums[1][1];
         }
+        fence_shared_memory();
         __syncthreads();  // no warp reads the stage any more, and the sums are there
         if (warp == n % kWarps) fill(n + kStages);
       }

@@ -143,11 +143,11 @@ struct LayerAttention {
         T* const keys = reinterpret_cast<T*>(ring.await_piece());
         if (piece == last) append(0, keys, layer.k_cache, last);
         sums.weigh(keys, count, scale_log2);
-        ring.give_back_written();
+        ring.give_back();
         T* const values = reinterpret_cast<T*>(ring.await_piece());
         if (piece == last) append(1, values, layer.v_cache, last);
         sums.add(values, count);
-        ring.give_back_written();
+        ring.give_back();
       }
       sums.template store<kGroup>(found + warp * kFoundOfWarp, kGroup, kStride);
     }

@@ -395,18 +395,15 @@ struct WarpRing {
     mbarrier_wait(full + 8 * place.slot, place.parity);
     return pieces + Rings::kPlaceBytes * place.slot;
   }
-  // The warp does not need it any more.
+  // The warp does not need it any more: the copy that takes its place comes after all that it has read of it, and
+  // written to it.
   __device__ __forceinline__ void give_back() {
+    fence_shared_memory();
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
       mbarrier_arrive(full + Rings::kEmptyAfterFull + 8 * place.slot);
     }
     place.advance();
-  }
-  // The same of a piece that the warp has written to: the copy that takes its place comes after that.
-  __device__ __forceinline__ void give_back_written() {
-    fence_shared_writes();
-    give_back();
   }
 
   // Adds the products with the next piece, to so many sums in turn.

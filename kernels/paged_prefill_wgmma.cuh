@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
               }
               cp_async_commit();
               cp_async_wait<0>();
-              fence_shared_writes();
+              fence_shared_memory();
               __syncwarp();
             }
             if (lane == 0) {
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(128 * (kGroups + 1), 1) paged_prefill_attentio
         }
         cp_async_commit();
         cp_async_wait<0>();
-        fence_shared_writes();
+        fence_shared_memory();
         hand_over(work);
       }
       queries.wait_empty(done);

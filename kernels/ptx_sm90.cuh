@@ -124,9 +124,11 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
 
 // ------------------------------------------------------------------------------------------- copies
 
-// What this thread has written to shared memory, by stores or cp.async that it has waited for, becomes
-// visible to wgmma and the copy engine; a barrier follows.
-__device__ __forceinline__ void fence_shared_writes() {
+// What this thread has done to shared memory comes before what wgmma and the copy engine do there after the barrier
+// that follows: they see what was written, by stores or cp.async that were waited for, and a copy does not overtake
+// a read. Without it, loads whose values nothing has needed yet may still be under way at the barrier: another kernel
+// on the same multiprocessor holds them up long enough for a copy to fill their place.
+__device__ __forceinline__ void fence_shared_memory() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 

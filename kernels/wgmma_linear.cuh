@@ -102,7 +102,7 @@ struct WgmmaLinear {
       const int byte = at / zero_bytes * kStageBytes + copied_rows * kRowBytes + at % zero_bytes;
       *reinterpret_cast<Pack<unsigned, 4>*>(smem + (tiles_at - shared_address(smem)) + byte) = {};
     }
-    fence_shared_writes();
+    fence_shared_memory();
     named_barrier_wait(1, 32 * kWarps);
     wait_for_previous_kernel();
     float sums[kColumns / 2];

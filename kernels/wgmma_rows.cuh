@@ -88,7 +88,7 @@ struct WgmmaRows {
       const int byte = at / zero_bytes * kStageBytes + copied_bytes + at % zero_bytes;
       *reinterpret_cast<Pack<unsigned, 4>*>(smem + (tiles_at - shared_address(smem)) + byte) = {};
     }
-    fence_shared_writes();
+    fence_shared_memory();
     __syncthreads();
     wait_for_previous_kernel();
     if (threadIdx.x == 0) {

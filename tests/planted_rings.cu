@@ -15,6 +15,7 @@ enum Mistake {
   kOneGivesBack,
   kWritesBehind,
   kNoFence,
+  kOnlyReadsUnfenced,
   kNoMeeting,
   kDoesNotWait,
   kWaitsForTheOther,
@@ -57,8 +58,11 @@ __global__ void planted_ring(float* __restrict__ out, const float* x, int pieces
       mbarrier_wait(full + turn % 2 * 8, turn / 2 % 2 ^ (kMistake == kWrongParity));
     }
     if (kMistake != kGivesBackEarly) sum += *own;
-    if (kMistake != kGivesBackEarly && kMistake != kWritesBehind) *own = 0.0f;
-    if (kMistake != kNoFence) fence_shared_writes();
+    if (kMistake != kGivesBackEarly && kMistake != kWritesBehind &&
+        kMistake != kOnlyReadsUnfenced) {
+      *own = 0.0f;
+    }
+    if (kMistake != kNoFence && kMistake != kOnlyReadsUnfenced) fence_shared_memory();
     if (kMistake != kGivesBackForOthers) __syncwarp();
     if (lane == 0 && (kMistake != kOneGivesBack || warp == 1)) mbarrier_arrive(empty + n % 2 * 8);
     if (kMistake == kGivesBackEarly) sum += *own;
@@ -82,7 +86,7 @@ __global__ void planted_product(float* __restrict__ out, const float* x, int) {
   T* const a = reinterpret_cast<T*>(smem + (a_at - shared_address(smem)));
   const auto fill = [&] {  // all the same in a row, so that vectors may lie anywhere
     for (int i = threadIdx.x; i < 80 * 64; i += 128) a[i] = __float2bfloat16(x[i / 64]);
-    if (kMistake != kNoFence) fence_shared_writes();
+    if (kMistake != kNoFence) fence_shared_memory();
     __syncthreads();
   };
   float sums[2][8];

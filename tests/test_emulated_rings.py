@@ -34,13 +34,14 @@ RINGS = {
     "kGivesBackForOthers": _EITHER,
     "kOneGivesBack": rf"{_EITHER}|deadlock",
     "kWritesBehind": _EITHER,
-    "kNoFence": r"written here, written by thread \d+ with no fence \(fence_shared_writes\)",
+    "kNoFence": r"written here, written by thread \d+ with no fence \(fence_shared_memory\)",
+    "kOnlyReadsUnfenced": r"written here, read by thread \d+ with no fence \(fence_shared_memory\)",
     "kNoMeeting": r"race on shared memory sums|read of uninitialised shared memory sums",
     "kDoesNotWait": r"race on shared memory sums|read of uninitialised shared memory sums",
     "kWaitsForTheOther": rf"{_EITHER}|read of uninitialised",
 }
 PRODUCTS = {
-    "kNoFence": r"read here, written by thread \d+ with no fence \(fence_shared_writes\) between",
+    "kNoFence": r"read here, written by thread \d+ with no fence \(fence_shared_memory\) between",
     "kNoProductWait": r"written here, read by a product of a warp \(wgmma\) that was not waited f",
     "kOneGroupTooFew": r"written here, read by a product of a warp \(wgmma\) that was not waited f",
 }

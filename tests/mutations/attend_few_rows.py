@@ -23,6 +23,16 @@ BUGS = {
             "        if (copies) copy(n + kAhead, 1, block);",
         ),
         (
+            "a copy may come before reads of K, few rows",
+            "fence_shared_memory();\n        __syncwarp();\n        if (copies) copy(n + kAhead, 0",
+            "__syncwarp();\n        if (copies) copy(n + kAhead, 0",
+        ),
+        (
+            "a copy may come before reads of V, few rows",
+            "fence_shared_memory();\n        __syncwarp();\n        if (copies) copy(n + kAhead, 1",
+            "__syncwarp();\n        if (copies) copy(n + kAhead, 1",
+        ),
+        (
             "K may not have arrived, few rows",
             "        mbarrier_wait(barrier_of(n, 0), n / kAhead % 2);\n",
             "",

@@ -23,6 +23,16 @@ BUGS = {
             "barriers + number % kPlaces * 8",
             "barriers + number / 2 % kPlaces * 8",
         ),
+        (
+            "a copy may come before reads of K, pieces",
+            "      fence_shared_memory();\n      __syncwarp();\n      copy(2 * n + kPlaces);",
+            "      __syncwarp();\n      copy(2 * n + kPlaces);",
+        ),
+        (
+            "a copy may come before reads of V, pieces",
+            "      fence_shared_memory();\n      __syncwarp();\n      copy(2 * n + 1 + kPlaces);",
+            "      __syncwarp();\n      copy(2 * n + 1 + kPlaces);",
+        ),
         ("waits for the round before", "number / kPlaces % 2", "(number / kPlaces + 1) % 2"),
         (
             "block size 16 assumed, pieces",

@@ -19,6 +19,7 @@ BUGS = {
             "        mbarrier_wait(barrier_of(n), n / kStages % 2);\n",
             "",
         ),
+        ("a copy may come before reads of a stage", "        fence_shared_memory();\n", ""),
         ("the other phase is waited for", "n / kStages % 2", "1 - n / kStages % 2"),
         ("more bytes expected than come", "kColumns * kDepth * 2);", "kColumns * kPitch * 2);"),
         ("rows of the weight too few", "if (lane < kColumns) {", "if (lane < kColumns - 1) {"),

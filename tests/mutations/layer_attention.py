@@ -55,7 +55,7 @@ BUGS = {
         ),
         (
             "the key's place in the ring is not given back",
-            "        ring.give_back_written();\n        T* const values",
+            "        ring.give_back();\n        T* const values",
             "        T* const values",
         ),
         (

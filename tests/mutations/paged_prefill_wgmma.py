@@ -15,12 +15,12 @@ BUGS = {
         ),
         (
             "queries that the tensor cores do not see, wgmma",
-            "        fence_shared_writes();\n        hand_over(work);",
+            "        fence_shared_memory();\n        hand_over(work);",
             "        hand_over(work);",
         ),
         (
             "the last keys are not seen by the tensor cores, wgmma",
-            "              fence_shared_writes();\n",
+            "              fence_shared_memory();\n",
             "",
         ),
         (

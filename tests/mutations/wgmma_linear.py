@@ -55,7 +55,7 @@ BUGS = {
         ),
         (
             "zeros that the tensor cores do not see",
-            "    fence_shared_writes();\n    named",
+            "    fence_shared_memory();\n    named",
             "    named",
         ),
         (

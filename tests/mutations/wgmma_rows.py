@@ -36,7 +36,7 @@ BUGS = {
         ),
         (
             "many rows: zeros that the tensor cores do not see",
-            "    fence_shared_writes();\n    __syncthreads();\n    wait",
+            "    fence_shared_memory();\n    __syncthreads();\n    wait",
             "    __syncthreads();\n    wait",
         ),
         (

@@ -170,8 +170,8 @@ std::string unordered(const Access& access, uint32_t actor, uint32_t time, const
   }
   const std::string thread = begin + "thread " + std::to_string(thread_of(actor));
   if (access.by == By::kEngine && comes_before(actor, time)) {
-    return thread +
-           " with no fence (fence_shared_writes) between, so that a copy or product may not see it";
+    return thread + " with no fence (fence_shared_memory) between, so that " +
+           (access.is_write ? "a copy may come before it" : "a product may not see it");
   }
   return thread + " with no barrier between";
 }
@@ -201,7 +201,7 @@ std::string race_with_write(const Region& region, const Cell& cell, const Access
 // The same with what was read.
 std::string race_with_reads(const Region& region, const Cell& cell, const Access& access) {
   if (region.shared || runs_now(cell.read_block)) {
-    if (const Read* read = unordered_read(cell.reads)) {
+    if (const Read* read = unordered_read(cell.reads, access.by)) {
       if (region.shared || rank_of(read->actor) == block_rank) {
         return unordered(access, read->actor, read->time, "read");
       }
@@ -463,7 +463,7 @@ void check_any(
     return;
   }
   if (!region->writable) return;  // nobody writes it
-  if (is_write && region->shared) note_shared_write();
+  if (region->shared && !copies_of) note_shared_access();
   const Engine actor = copies_of ? copies_until(*copies_of) : Engine{own_actor(), own_time()};
   const Access access{is_write, atomicity, By::kThread, actor};
   check_cells(*region, block_rank, region->cells.data, offset, bytes, access, site, pc);

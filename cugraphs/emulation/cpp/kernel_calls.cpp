@@ -157,7 +157,7 @@ void emu_copies_from(
 void emu_copies(unsigned rank, unsigned barrier, unsigned to, int bytes, const char* site) {
   check_copy(rank, shared_place.dynamic + to, bytes, barrier_in(rank, barrier), site);
 }
-void emu_fence_shared_writes() { fence_own_writes(); }
+void emu_fence_shared_memory() { fence_own_accesses(); }
 void emu_multiplies(const void* from, int bytes, const char* site) {
   check_product(reinterpret_cast<uintptr_t>(from), bytes, site);
 }

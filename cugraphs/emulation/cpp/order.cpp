@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kLanes = 32;
 constexpr unsigned kAfterShared = 1u << 31;  // an offset behind all shared memory
 
-// What a single thread has done before a time, and before which the engines see it.
+// What a single thread has done before a time, and what of it is in order with the engines.
 struct Single {
   uint32_t actor, before, fenced_before;
 };
@@ -126,7 +126,7 @@ class Shared {
 struct ThreadOrder {
   Shared known;
   uint32_t
-      unfenced_since;  // the time of the first write that the engines do not see; 0: there is none
+      unfenced_since;  // the time of the first access that the engines do not know of; 0: there is none
   bool has_fenced;
   uint32_t released_at;   // what it does next comes later than what it has handed on then
   uint32_t group_number;  // of products
@@ -188,7 +188,7 @@ Shared joined(const Shared& a, const Shared& b) {
   return made.result;
 }
 
-// Until when the engines see what a thread has written. Where it has never fenced, nothing is known.
+// Until when the engines know what a thread has done. Where it has never fenced, nothing is known.
 uint32_t fenced_before(const ThreadOrder& thread, uint32_t now) {
   if (!thread.has_fenced) return 0;
   return thread.unfenced_since ? thread.unfenced_since : now;
@@ -242,12 +242,14 @@ bool holds(const Read& read, Engine by) {
          (read.lanes & lane_of(by.actor));
 }
 
-bool is_ordered(const Read& read) {
+bool is_ordered(const Read& read, By by) {
   const Shared& known = own().known;
   const uint32_t first = read.actor / kLanes * kLanes;
-  if (known && read.time < Clock::at(known->before, read.actor / kLanes)) return true;
+  if (known && by == By::kThread && read.time < Clock::at(known->before, read.actor / kLanes)) {
+    return true;
+  }
   for (unsigned left = read.lanes; left; left &= left - 1) {
-    if (!comes_before(first + __builtin_ctz(left), read.time)) return false;
+    if (!comes_before(first + __builtin_ctz(left), read.time, by)) return false;
   }
   return true;
 }
@@ -306,12 +308,12 @@ bool comes_before(uint32_t actor, uint32_t time, By by) {
   return thread.known && thread.known->covers(actor, time, fenced);
 }
 
-void note_shared_write() {
+void note_shared_access() {
   ThreadOrder& thread = own();
   if (!thread.unfenced_since) thread.unfenced_since = own_time();
 }
 
-void fence_own_writes() {
+void fence_own_accesses() {
   if (!kept) return;
   ThreadOrder& thread = own();
   any_fence = thread.has_fenced = true;
@@ -470,6 +472,8 @@ uint32_t with_read(uint32_t set, Engine by) {
   const auto is_of_warp = [&](const Read& read) {
     return read.actor / kLanes == by.actor / kLanes;
   };
+  // Where engines are at work, one of them may be the next to write.
+  const By next_writer = engines_end > engines_begin ? By::kEngine : By::kThread;
   unsigned lanes = lane_of(by.actor);
   uint32_t time = by.time;
   const auto merge = [&](const Read& read) {
@@ -478,18 +482,18 @@ uint32_t with_read(uint32_t set, Engine by) {
   };
   uint32_t rest = set;  // others that nothing orders before this one
   if (rest && is_of_warp(reads[rest])) {
-    if (!is_ordered(reads[rest])) merge(reads[rest]);
+    if (!is_ordered(reads[rest], next_writer)) merge(reads[rest]);
     rest = reads[rest].next;
   }
   bool stays = true;
   for (uint32_t i = rest; i && stays; i = reads[i].next) {
-    stays = !is_of_warp(reads[i]) && !is_ordered(reads[i]);
+    stays = !is_of_warp(reads[i]) && !is_ordered(reads[i], next_writer);
   }
   if (!stays) {
     uint32_t kept_reads = 0;
     for (uint32_t i = rest; i; i = reads[i].next) {
       const Read read = reads[i];
-      if (is_ordered(read)) continue;
+      if (is_ordered(read, next_writer)) continue;
       if (is_of_warp(read)) {
         merge(read);
       } else {
@@ -503,9 +507,9 @@ uint32_t with_read(uint32_t set, Engine by) {
   return result;
 }
 
-const Read* unordered_read(uint32_t set) {
+const Read* unordered_read(uint32_t set, By by) {
   for (; set; set = reads[set].next) {
-    if (!is_ordered(reads[set])) return &reads[set];
+    if (!is_ordered(reads[set], by)) return &reads[set];
   }
   return nullptr;
 }

@@ -7,7 +7,8 @@
 // arrives at a barrier adds its clock to the phase, and one that has waited takes the clock of the phase that
 // ended. Copies and products are in no thread's clock until one has waited for them.
 //
-// Writes by threads must be fenced too (fence_shared_writes) before copies and products come near them.
+// What threads do to shared memory must be fenced too (fence_shared_memory) before copies and products come near it:
+// they may not see what was written, and a copy may come before a read that is still under way.
 #pragma once
 #include <stdint.h>
 
@@ -22,8 +23,8 @@ uint32_t rank_of(uint32_t actor);
 // the tensor cores do for it.
 enum class By { kThread, kEngine };
 bool comes_before(uint32_t actor, uint32_t time, By by = By::kThread);
-void note_shared_write();  // by the thread that runs, which copies and products may not see yet
-void fence_own_writes();   // which they see from now on
+void note_shared_access();  // by the thread that runs, with which copies and products may not be in order yet
+void fence_own_accesses();  // with which they are from now on
 
 void order_lanes(int warp, unsigned lanes);  // of the block that runs, as __syncwarp
 void order_block();                          // that runs, as __syncthreads
@@ -61,4 +62,4 @@ struct Read {
   uint32_t next;  // of the set
 };
 // One that does not come before what runs now; null where there is none.
-const Read* unordered_read(uint32_t reads);
+const Read* unordered_read(uint32_t reads, By by = By::kThread);

@@ -360,7 +360,7 @@ EMU_UNCHECKED inline void store_hint(int* hint, int value) {
 inline void work_out_anew(int&) {}
 inline void mbarrier_init_done() {}
 inline void mbarrier_end(unsigned) {}
-inline void fence_shared_writes() { emu_fence_shared_writes(); }
+inline void fence_shared_memory() { emu_fence_shared_memory(); }
 template <int kRegisters>
 inline void grow_registers() {}
 template <int kRegisters>

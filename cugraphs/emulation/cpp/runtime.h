@@ -82,8 +82,8 @@ void emu_has_waited_for_name(int name);
 void emu_copies_from(
     unsigned rank, unsigned barrier, const void* from, int bytes, const char* site);
 void emu_copies(unsigned rank, unsigned barrier, unsigned to, int bytes, const char* site);
-// What the thread has written to shared memory, the copy engine and the tensor cores see.
-void emu_fence_shared_writes(void);
+// The copy engine and the tensor cores come after what the thread has done to shared memory.
+void emu_fence_shared_memory(void);
 // Tensor cores read shared memory for the thread's warp, some time until it has waited for the group.
 void emu_multiplies(const void* from, int bytes, const char* site);
 void emu_close_products(void);  // the group
