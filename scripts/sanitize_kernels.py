@@ -12,6 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cugraphs.kernel import Case, Kernel
@@ -23,7 +24,7 @@ RECORD = Path(__file__).resolve().parent.parent / "tests" / "sanitizer_record.js
 
 
 def main() -> int:
-    """Run every tool in a process of its own; exit code 1 if one reports an error."""
+    """Run all tools at once; exit code 1 if one reports an error."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -33,12 +34,10 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("sanitize_kernels: compute-sanitizer is not found; install the CUDA toolkit")
         return 2
+    with ThreadPoolExecutor(len(TOOLS)) as pool:
+        runs = list(pool.map(sanitize, TOOLS))
     summaries = {}
-    for tool in TOOLS:
-        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
-        # cuda-bindings asks the driver for functions that it may not have: no error of ours.
-        command += ["--report-api-errors", "no", sys.executable, __file__, "--run"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for tool, done in zip(TOOLS, runs, strict=True):
         lines = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line]
         summaries[tool] = lines[-1].removeprefix("========= ") if lines else "no summary"
         print(f"{tool}: {summaries[tool]}", flush=True)
@@ -55,6 +54,14 @@ def main() -> int:
     record = {"gpu": gpu, "kernels_sha256": kernels_hash(), "tools": summaries, "cases": cases}
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     return 0 if all(": 0 errors" in summary for summary in summaries.values()) else 1
+
+
+def sanitize(tool: str) -> subprocess.CompletedProcess[str]:
+    """One tool, in a process of its own."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
+    # cuda-bindings asks the driver for functions that it may not have: no error of ours.
+    command += ["--report-api-errors", "no", sys.executable, __file__, "--run"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def run_smallest_cases() -> None:

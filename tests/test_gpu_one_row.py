@@ -4,10 +4,10 @@ Two of them on one card, by turns and at once, beside others' kernels, give what
 """
 
 import contextlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from busy_card import busy_card
 from test_interrupts import Interrupter
 from tiny_model import write_tiny_model
 
@@ -88,29 +88,12 @@ def test_two_engines_by_turns(engines):
 
 
 def test_two_engines_at_once_beside_others_kernels(engines):
-    """Whose blocks take multiprocessors, some of them for longer than a step lasts."""
+    """Whose blocks lie beside a step's on multiprocessors, or in the way of a launch of it."""
     expected = each_alone(engines)
-    done = threading.Event()
-
-    def disturb():
-        import cupy
-
-        with cupy.cuda.Stream(non_blocking=True) as stream:
-            values = cupy.random.random((2048, 2048), dtype=cupy.float32)
-            while not done.is_set():
-                for _ in range(20):
-                    values = cupy.sort(values @ values / 1024, axis=0)
-                stream.synchronize()
-
-    with ThreadPoolExecutor(3) as pool:
-        other = pool.submit(disturb)
-        try:
-            for _ in range(3):
-                found = list(pool.map(alone, engines, PROMPTS))
-                assert found == expected
-        finally:
-            done.set()
-        other.result()
+    with busy_card(), ThreadPoolExecutor(2) as pool:
+        for _ in range(4):
+            found = list(pool.map(alone, engines, PROMPTS))
+            assert found == expected
 
 
 def test_an_interrupt_leaves_nothing_behind(engines):
