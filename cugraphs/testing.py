@@ -272,6 +272,16 @@ def compile_launch(kernel: Kernel, launch: Launch, arch: str) -> Cubin:
     """
     assert kernel.source is not None
     cubin = compile_cubin(kernel.source, launch.function, launch.arch or arch)
+    check_needs(cubin, launch, arch)
+    return cubin
+
+
+def check_needs(cubin: Cubin, launch: Launch, arch: str) -> None:
+    """Refuse what a block needs and ``arch`` does not have.
+
+    Raises:
+        ValueError: registers are spilled, or it needs more of them, or of shared memory.
+    """
     who = f"{launch.function} for {arch}"
     if cubin.spill_bytes:
         raise ValueError(
@@ -290,4 +300,3 @@ def compile_launch(kernel: Kernel, launch: Launch, arch: str) -> Cubin:
             f"{who}: a block of {launch.block} threads needs {registers} registers, expected at "
             f"most {_MAX_BLOCK_REGISTERS}; declare __launch_bounds__({launch.block})"
         )
-    return cubin
