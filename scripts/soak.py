@@ -136,11 +136,16 @@ class Soak:
     _live: dict[int, tuple[Request, int]] = field(default_factory=dict)
     _wave: int = 0  # requests that shall be there at a time
 
-    def run(self, seconds: float, memory: Memory, say: Callable[[str], None]) -> None:
-        """Serve for so long, then until all have ended."""
+    def run(
+        self, seconds: float, least_steps: int, memory: Memory, say: Callable[[str], None]
+    ) -> None:
+        """Serve for so long, and so many steps, then until all have ended."""
         start = told = time.monotonic()
         step = 0
-        while (passed := time.monotonic() - start) < seconds and not self._is_hopeless:
+        while not self._is_hopeless:
+            passed = time.monotonic() - start
+            if passed >= seconds and step >= least_steps:
+                break
             if step % 200 == 0:
                 choices = [0, 1, *(self.max_num_seqs * factor for factor in (1, 2, 3))]
                 self._wave = int(self.random.choice(choices))
@@ -361,6 +366,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("model", nargs="?", default="demo", help='a small model (default "demo")')
     parser.add_argument("--minutes", type=float, default=5.0, help="of traffic (default 5)")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="of each way at least, however long they take"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default auto)")
     parser.add_argument("--requests", type=int, default=200, help="different ones (default 200)")
     parser.add_argument("--max-num-seqs", type=int, default=16, help="at once (default 16)")
@@ -409,7 +417,8 @@ def main(argv: list[str] | None = None) -> int:
         # The CPU's free memory is that of the whole machine: it tells nothing of this process.
         watched = None if args.shared_gpu or not on_gpu else busy.device
         memory = Memory(watched)
-        soak.run(args.minutes * 60 / len(ways), memory, lambda text: print(f"  {text}", flush=True))
+        seconds = args.minutes * 60 / len(ways)
+        soak.run(seconds, args.steps, memory, lambda text: print(f"  {text}", flush=True))
         print(f"  end: {soak.summary()}\n  memory: {memory}")
         counts += soak.counts()
         problems += [f"{name}: {problem}" for problem in soak.problems]
