@@ -41,11 +41,15 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--smollm2`: the checkpoint of the realistic tests. `--share`: tests are run by several."""
+    """`--smollm2`: the checkpoint of the realistic tests. `--share`: tests are run by several.
+
+    `--every-cubin`: the compile gate compiles all for all architectures.
+    """
     parser.addoption("--smollm2", metavar="FOLDER", help="SmolLM2-135M-Instruct, for -m realistic")
     parser.addoption(
         "--share", metavar="FOLDER", help="empty; each test file is run by who comes to it first"
     )
+    parser.addoption("--every-cubin", action="store_true", help="for tests/test_compile_gate.py")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,8 +1,9 @@
 """Every instantiation that a kernel's cases launch compiles for every architecture, without spills.
 
-The cubins are made on all cores and kept on disk, so a second run only reads them. What is compiled
-for sm_80 runs on sm_86 and sm_89, for which the text is the same: there, besides, one instantiation
-of each kernel is compiled, and all must find the shared memory that they need.
+The cubins are made on all cores and kept on disk, so a second run only reads them. The text is one
+for sm_80 to sm_89, and one from sm_90 on: all instantiations are compiled for the first of each,
+and for the others one of each kernel, and all find the shared memory that they need. With
+`--every-cubin` all are compiled for all, since the assembler may spill on any of them.
 """
 
 import concurrent.futures
@@ -18,11 +19,11 @@ from cugraphs.kernels import ALL, LINEAR_RESIDUAL
 from cugraphs.nvrtc import ARCHITECTURES, compile_cubin
 from cugraphs.testing import case_arrays, check_needs, check_plan, compile_launch
 
-RUN_BY_SM_80 = ("sm_86", "sm_89")
+SAME_TEXT = {"sm_86": "sm_80", "sm_89": "sm_80", "sm_100": "sm_90", "sm_120": "sm_90"}
 WITH_SOURCE = [kernel for kernel in ALL if kernel.source is not None]
 
 
-def instantiations(kernel):
+def instantiations(kernel, every_cubin):
     """What the cases launch: architecture, the one it is compiled for, and launch.
 
     Of one function, the most demanding launch.
@@ -39,9 +40,9 @@ def instantiations(kernel):
                     found[key] = launch
     own = set()  # of architectures that have an instantiation of their own
     for (arch, _, _), launch in found.items():
-        shares = arch in RUN_BY_SM_80 and arch in own and not launch.arch
+        shares = arch in own and not every_cubin
         own.add(arch)
-        yield arch, "sm_80" if shares else arch, launch
+        yield arch, SAME_TEXT.get(arch, arch) if shares else arch, launch
 
 
 def compile_quietly(job):
@@ -52,12 +53,17 @@ def compile_quietly(job):
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def every_cubin(request):
+    return request.config.getoption("every_cubin")
+
+
+@pytest.fixture(scope="module")
+def compiled(every_cubin):
     """Every cubin, made in as many processes as there are cores: NVRTC compiles one at a time."""
     jobs = dict.fromkeys(
         (kernel.source, launch.function, launch.arch or compiled_for)
         for kernel in WITH_SOURCE
-        for _, compiled_for, launch in instantiations(kernel)
+        for _, compiled_for, launch in instantiations(kernel, every_cubin)
     )
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
@@ -65,9 +71,9 @@ def compiled():
 
 
 @pytest.mark.parametrize("kernel", WITH_SOURCE, ids=lambda kernel: kernel.name)
-def test_compiles_for_every_architecture_without_spills(kernel, compiled, capsys):
+def test_compiles_for_every_architecture_without_spills(kernel, compiled, every_cubin):
     rows, problems = {}, []
-    for arch, compiled_for, launch in instantiations(kernel):
+    for arch, compiled_for, launch in instantiations(kernel, every_cubin):
         try:
             cubin = compile_launch(kernel, launch, compiled_for)
             check_needs(cubin, launch, arch)
@@ -88,4 +94,4 @@ def test_every_kernel_of_the_gate_launches_something():
     assert WITH_SOURCE
     for kernel in WITH_SOURCE:
         if kernel is not LINEAR_RESIDUAL:  # which is cuBLASLt's alone
-            assert list(instantiations(kernel)), kernel.name
+            assert list(instantiations(kernel, False)), kernel.name
