@@ -18,6 +18,7 @@ from cugraphs.build_cache import cache_folder, cache_key
 from cugraphs.kernel_source import cuda_include_folder, include_folders, source_key
 
 CPP_FOLDER = Path(__file__).resolve().parent / "cpp"
+_HEADER = "cuda_on_cpu.h"
 RUNTIME_SOURCES = (
     "launch.cpp",
     "scheduler.cpp",
@@ -80,7 +81,7 @@ def build_runtime() -> Path:
     def build(made: str, _: str) -> None:
         _run([*flags, *(str(CPP_FOLDER / name) for name in RUNTIME_SOURCES), "-o", made], "", "")
 
-    return _build_once("runtime", cache_key(*flags), build)
+    return _build_once("runtime-{}.so", cache_key(*flags), build)
 
 
 def build_kernel(source: Path, functions: Sequence[str], *, checked: bool) -> Path:
@@ -97,11 +98,12 @@ def build_kernel(source: Path, functions: Sequence[str], *, checked: bool) -> Pa
     """
     flags = (*_KERNEL, *(_CHECKED if checked else _PLAIN))
     cuda = cuda_include_folder()
-    text = f'#include "cuda_on_cpu.h"\n#include "{source.resolve()}"\n'
+    text = f'#include "{_HEADER}"\n#include "{source.resolve()}"\n'
     text += "".join(f"EMU_EXPORT(emu_function_{i}, {f})\n" for i, f in enumerate(functions))
 
     def build(made: str, scratch: str) -> None:
-        folders = [f"-I{folder}" for folder in (CPP_FOLDER, *include_folders(source))]
+        known = _precompiled_header(flags, cuda).parent
+        folders = [f"-I{folder}" for folder in (known, CPP_FOLDER, *include_folders(source))]
         part = f"{scratch}/kernel.o"
         compile_ = [*flags, *folders, "-isystem", str(cuda), "-x", "c++", "-c", "-", "-o", part]
         _run(compile_, text, source.name)
@@ -111,20 +113,42 @@ def build_kernel(source: Path, functions: Sequence[str], *, checked: bool) -> Pa
 
     # The folder of the source is no part of the key: copies of one kernel share one library.
     key = cache_key(*flags, cuda, source_key(source), *functions)
-    return _build_once(f"{source.stem}-{'checked' if checked else 'plain'}", key, build)
+    return _build_once(f"{source.stem}-{'checked' if checked else 'plain'}-{{}}.so", key, build)
+
+
+def _precompiled_header(flags: Sequence[str], cuda: Path) -> Path:
+    """What every kernel includes first, read once: a third of a second of each build.
+
+    In a folder of its own, where g++ looks before it looks for the text.
+    """
+
+    def build(made: str, _: str) -> None:
+        folders = [f"-I{CPP_FOLDER}", "-isystem", str(cuda)]
+        text = str(CPP_FOLDER / _HEADER)
+        _run([*flags, *folders, "-x", "c++-header", text, "-o", made], "", _HEADER)
+
+    return _build_once(f"header-{{}}/{_HEADER}.gch", cache_key(*flags, cuda), build)
 
 
 def _build_once(name: str, key: str, build: Callable[[str, str], None]) -> Path:
-    """The library in the cache; if it is not there, ``build(path, scratch folder)`` makes it."""
+    """The file in the cache; if it is not there, ``build(path, scratch folder)`` makes it.
+
+    Args:
+        name: of the file, with ``{}`` for all that it depends on.
+        key: what else it depends on than g++ and the runtime's own files.
+        build: makes it.
+    """
     own_files = sorted(file for file in CPP_FOLDER.rglob("*") if file.is_file())
     key = cache_key(key, _compiler_version(), *map(Path.read_text, own_files))
-    library = cache_folder("emulation") / f"{name}-{key}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
-            made = f"{scratch}/library.so"
+    folder = cache_folder("emulation")
+    path = folder / name.format(key)
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+            made = f"{scratch}/{path.name}"
             build(made, scratch)
-            os.replace(made, library)
-    return library
+            path.parent.mkdir(exist_ok=True)
+            os.replace(made, path)
+    return path
 
 
 @cache
