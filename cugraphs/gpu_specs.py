@@ -2,7 +2,7 @@
 
 Figures are NVIDIA's own: bandwidth and memory in decimal units, matrix throughput dense (many data
 sheets print it with 2:4 sparsity, which is twice that) with float32 accumulation. No card reaches
-them: `cugraphs check` measures what one does reach. Knows no model and asks no device.
+them: `cugraphs check --bench` measures what one does reach. Knows no model and asks no device.
 """
 
 from __future__ import annotations
@@ -153,10 +153,7 @@ def gpu_spec(name: str) -> GpuSpec:
     by_key = {_key(known): spec for known, spec in GPU_SPECS.items()}
     spec = by_key.get(_key(name))
     if spec is None:
-        raise ValueError(
-            f"gpu: {name!r} is not known, expected one of {', '.join(GPU_SPECS)}; for another "
-            "card, give the nearest one and its own --bandwidth, --tflops and --memory"
-        )
+        raise ValueError(f"gpu: {name!r} is not known, expected one of {', '.join(GPU_SPECS)}")
     return spec
 
 

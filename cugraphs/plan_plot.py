@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cugraphs.counted import counted
 from cugraphs.figure_file import GRID, INK, new_figure, save_figure
 from cugraphs.ladder import PROFILES, Ladder
 from cugraphs.plan_report import PlanReport
@@ -76,7 +77,7 @@ def _draw_bound(axes: Axes, report: PlanReport) -> None:
         *("D",),
         color="#cf6f55",
         markersize=6,
-        label=f"{target.batch:,} rows of {target.context:,} tokens",
+        label=f"{counted(target.batch, 'row')} of {counted(target.context, 'token')}",
     )
     axes.set_yscale("log")
     low = min(launches, padded.weight_ms) / 8  # room for the legend

@@ -8,7 +8,7 @@ kernels are fused. Knows planned programs and data sheets; asks no device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cugraphs.arena import Arena
@@ -18,7 +18,7 @@ from cugraphs.kernel import DTYPES
 from cugraphs.kv_cache import KVCacheShape
 from cugraphs.ladder import PROFILES, Ladder
 from cugraphs.memory_map import MemoryMap, map_fitted_memory
-from cugraphs.plan_target import PlanTarget, expected_graphs
+from cugraphs.plan_target import PlanTarget, count_nodes, expected_graphs, launches_by_class
 from cugraphs.pricing import StepPrice, price_step
 from cugraphs.step_bound import (
     LaunchPrice,
@@ -150,7 +150,7 @@ class PlanReport:
 
 def report_plan(
     sizes: ModelSizes,
-    decode: PlannedProgram,
+    decode: Mapping[int, PlannedProgram],
     mixed: PlannedProgram,
     programs: Sequence[PlannedProgram],
     cache: KVCacheShape,
@@ -161,7 +161,7 @@ def report_plan(
 
     Args:
         sizes: of the model.
-        decode: the program that serves the batch's rung.
+        decode: the program of each fusion class, by its largest rung.
         mixed: the program of prompts.
         programs: all of them.
         cache: sizes of a block; how many blocks there are does not matter.
@@ -170,7 +170,9 @@ def report_plan(
     """
     ladder = Ladder(target.max_num_seqs, target.profile)
     rung = ladder.rung_for(target.batch)
-    step = price_step(decode.program, {"rows": rung}, context=target.context, arch=target.gpu.arch)
+    program, arch = decode[ladder.class_for(rung)].program, target.gpu.arch
+    step = price_step(program, {"rows": rung}, context=target.context, arch=arch)
+    launches = launches_by_class(decode, arch)
     kv_bytes_per_token = cache.bytes_per_block // cache.block_size
     counted = StepWork(
         weight_bytes=sizes.num_parameters * DTYPES[cache.dtype].itemsize,
@@ -184,10 +186,10 @@ def report_plan(
         kv_bytes_per_token=kv_bytes_per_token,
         launches=step.launches,
     )
-    profiles = tuple(_price_profile(name, streamed, target) for name in PROFILES)
+    profiles = tuple(_price_profile(name, streamed, launches, target) for name in PROFILES)
     memory, num_blocks = map_fitted_memory(
         *(programs, cache, arena),
-        graphs=expected_graphs(len(ladder.rungs), streamed.launches, target.host),
+        graphs=expected_graphs(len(ladder.rungs), count_nodes(ladder, launches), target.host),
         total_bytes=target.gpu.memory_bytes,
         utilization=target.gpu_memory_utilization,
     )
@@ -265,7 +267,9 @@ def _prefill(tokens: int, total_ms: float, launches: int, target: PlanTarget) ->
     return PrefillPrice(tokens, total_ms, launches, share)
 
 
-def _price_profile(name: str, work: StepWork, target: PlanTarget) -> ProfilePrice:
+def _price_profile(
+    name: str, work: StepWork, class_launches: Mapping[int, int], target: PlanTarget
+) -> ProfilePrice:
     ladder, gpu, host = Ladder(target.max_num_seqs, name), target.gpu, target.host
     rung = ladder.rung_for(target.batch)
     rows, context = target.batch, target.context
@@ -278,7 +282,7 @@ def _price_profile(name: str, work: StepWork, target: PlanTarget) -> ProfilePric
         graph_launch_us=host.graph_launch_us,
     )
     fewest, top = ladder.worst_padding()
-    num_nodes = len(ladder.rungs) * work.launches
+    num_nodes = count_nodes(ladder, class_launches)
     return ProfilePrice(
         profile=name,
         num_rungs=len(ladder.rungs),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cugraphs.counted import counted
+from cugraphs.executable import PlannedProgram
 from cugraphs.gpu_specs import GpuSpec
+from cugraphs.ladder import Ladder
 from cugraphs.memory_map import MemoryPart
+from cugraphs.pricing import price_step
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,28 @@ class PlanTarget:
     host: HostCosts
 
 
-def expected_graphs(num_graphs: int, launches: int, host: HostCosts) -> MemoryPart:
-    """What the driver will keep for ``num_graphs`` graphs of so many launches."""
-    nbytes = num_graphs * launches * host.graph_bytes_per_node
-    return MemoryPart("graphs", nbytes, f"that the driver keeps, expected for {num_graphs} graphs")
+def launches_by_class(decode: Mapping[int, PlannedProgram], arch: str) -> dict[int, int]:
+    """Launches of a decode step of each fusion class.
+
+    They are counted at the class's largest rung; its smaller rungs have as many but for a few.
+
+    Args:
+        decode: the program of each class, by its largest rung.
+        arch: whose launches are counted (``"sm_90"``).
+    """
+    return {
+        rows: price_step(planned.program, {"rows": rows}, context=1, arch=arch).launches
+        for rows, planned in decode.items()
+    }
+
+
+def count_nodes(ladder: Ladder, launches: Mapping[int, int]) -> int:
+    """Nodes of the graphs of all rungs, by the launches of each fusion class."""
+    return sum(launches[ladder.class_for(rung)] for rung in ladder.rungs)
+
+
+def expected_graphs(num_graphs: int, num_nodes: int, host: HostCosts) -> MemoryPart:
+    """What the driver will keep for ``num_graphs`` graphs of so many nodes together."""
+    nbytes = num_nodes * host.graph_bytes_per_node
+    graphs = counted(num_graphs, "graph")
+    return MemoryPart("graphs", nbytes, f"that the driver keeps, expected for {graphs}")

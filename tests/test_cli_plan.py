@@ -181,6 +181,34 @@ def test_a_named_shape_needs_no_folder(folder, capsys):
     assert {**shape, "model": ""} == {**config, "model": ""}
 
 
+def test_what_a_ladder_takes_does_not_hang_on_the_batch(capsys):
+    """On an H200 all layers of a step of one row are one launch, those of larger steps are not."""
+    taken, launches = set(), set()
+    for batch in ("1", "2", "100", "512"):
+        options = ["--gpu", "h200", "--batch", batch, "--json"]
+        record = json.loads(plan(capsys, "--shape", "llama-3.1-8b", *options))
+        profiles = {p["profile"]: (p["capture_s"], p["graph_bytes"]) for p in record["profiles"]}
+        parts = {part["name"]: part["nbytes"] for part in record["memory"]["parts"]}
+        assert parts["graphs"] == profiles["default"][1]
+        taken.add((*profiles.items(), parts["KV pool"]))
+        launches.add(record["streamed"]["work"]["launches"])
+    assert len(taken) == 1
+    assert min(launches) * 10 < max(launches)
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts"),
+    [
+        ("1", ["decode: 1 row at rung 1 of", "linear compute, 1 row ", "┃ 1 row at ┃"]),
+        ("3", ["decode: 3 rows at rung 4 of", "┃ 3 rows at ┃", "padding: 1 dead row, 25.0% of 4"]),
+    ],
+)
+def test_one_row_is_no_rows(folder, capsys, batch, parts):
+    text = plan(capsys, folder, "--gpu", "h100", "--batch", batch)
+    assert all(part in text for part in parts)
+    assert not re.search(r"\b1 (dead )?rows", text)
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_plot(folder, capsys, tmp_path, suffix):
     file = tmp_path / f"plan{suffix}"
@@ -227,7 +255,12 @@ def test_plot_of_a_model_that_does_not_fit(capsys, tmp_path):
         (["plan", "FOLDER", "--gpu", "l4", "--bandwidth", "0"], "--bandwidth is 0.0, expected"),
         (["plan", "FOLDER", "--gpu", "l4", "--tflops", "inf"], "--tflops is inf, expected"),
         (["plan", "FOLDER", "--gpu", "l4", "--memory", "-1"], "--memory is -1.0, expected"),
+        (
+            ["plan", "FOLDER", "--gpu", "h300"],
+            "nearest one and its own --bandwidth, --tflops and --m",
+        ),
         (["plan", "FOLDER", "--gpu", "l4", "--measured", "CONFIG"], "has no ceilings.read_bytes"),
+        (["plan", "FOLDER", "--gpu", "l4", "--measured", "CONFIG"], "`cugraphs check --bench --j"),
         (["plan", "FOLDER", "--gpu", "l4", "--measured", "/no/file"], "/no/file is missing"),
         (["plan", "FOLDER", "--gpu", "l4", "--plot", "/x.gif"], "ends in '.gif', expected .png"),
         (["plan", "FOLDER", "--gpu", "l4", "--plot", "/no/x.png"], "/no is no folder, expected"),

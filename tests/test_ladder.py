@@ -76,6 +76,13 @@ def test_vllm_captures_as_many_sizes_as_vllm(top, count):
     assert set(rungs) == {1, 2, 4} | set(range(8, 256, 8)) | set(range(256, top + 1, 16))
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("max_rows", [*MAXIMA, 4096])
+def test_all_profiles_have_the_same_classes(max_rows, profile):
+    """So `cugraphs plan` prices all of them by the programs of one."""
+    assert Ladder(max_rows, profile).classes == Ladder(max_rows).classes
+
+
 def test_the_worst_padding():
     """9 rows in 16: 7 of 16 rows, 44%. Of vLLM's sizes none is worse."""
     assert Ladder(512, "vllm").worst_padding() == (9, 16)

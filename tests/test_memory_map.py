@@ -161,6 +161,16 @@ def test_inspect_maps_the_memory_of_a_gpu_that_is_not_there(folder, capsys):
     assert "workspace" in {region["name"] for region in record["arena"]}
 
 
+def test_inspect_says_what_it_does_for_one_row(folder, capsys):
+    options = ["--gpu", "l4", "--context", "1", "--summary"]
+    assert main(["inspect", folder, *options]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("config ")
+    assert "\ndecode step of 1 row: " in out
+    assert "\ndecode step: 1 row, 1 token in each sequence" in out
+    assert "expected for 1 graph\n" in out
+
+
 def test_inspect_draws_the_arena(folder, capsys, tmp_path):
     file = tmp_path / "map.png"
     assert main(["inspect", folder, "--batch", "3", "--summary", "--plot", str(file)]) == 0
@@ -178,4 +188,6 @@ def test_inspect_draws_the_arena(folder, capsys, tmp_path):
 )
 def test_inspect_refuses_in_one_line(folder, capsys, options, message):
     assert main(["inspect", folder, *options]) == 2
-    assert message in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert message in err
+    assert "--bandwidth" not in err  # which `plan` has

@@ -17,6 +17,7 @@ from rich.table import Table
 from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole, new_table
+from cugraphs.counted import counted
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.cuda_availability import check_cuda
 from cugraphs.device_choice import GPU_MEMORY_UTILIZATION, MemoryBudget, plan_kv_cache
@@ -29,7 +30,7 @@ from cugraphs.model_lookup import find_model
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors
-from cugraphs.plan_target import HostCosts, expected_graphs
+from cugraphs.plan_target import HostCosts, count_nodes, expected_graphs, launches_by_class
 from cugraphs.pricing import StepPrice, price_step
 from cugraphs.step_plan import StepPlan
 
@@ -110,12 +111,14 @@ def run(args: argparse.Namespace) -> int:
         max_num_batched_tokens=max(2048, args.batch),
     )
     decode = plan.decode[plan.ladder.class_for(args.batch)]
-    price = price_step(decode.program, {"rows": args.batch}, context=context)
+    arch = "" if gpu is None else gpu.arch
+    price = price_step(decode.program, {"rows": args.batch}, context=context, arch=arch)
     arena = plan.arena(workspace=gpu is not None)
     if gpu is None:
         memory = map_memory(plan.programs, cache, arena)
     else:
-        graphs = expected_graphs(len(plan.ladder.rungs), price.launches, HostCosts())
+        num_nodes = count_nodes(plan.ladder, launches_by_class(plan.decode, gpu.arch))
+        graphs = expected_graphs(len(plan.ladder.rungs), num_nodes, HostCosts())
         _, num_blocks = map_fitted_memory(
             *(plan.programs, cache, arena),
             graphs=graphs,
@@ -135,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.summary:
             print(decode.program)
         print()
-        print(f"decode step of {args.batch} rows: {decode.assignment.report()}")
+        print(f"decode step of {counted(args.batch, 'row')}: {decode.assignment.report()}")
         tokens = plan.max_num_batched_tokens
         print(f"mixed step of {tokens} tokens: {plan.mixed.assignment.report()}")
         print(memory)
@@ -170,7 +173,7 @@ def _draw(args: argparse.Namespace, plan: StepPlan, arena: Arena, dtype: str) ->
     panels = [
         Panel(title, planned.assignment.report(), arena_boxes(planned, arena, sizes))
         for title, planned, sizes in (
-            (f"decode, {args.batch} rows", decode, {"rows": args.batch}),
+            (f"decode, {counted(args.batch, 'row')}", decode, {"rows": args.batch}),
             (f"mixed, {tokens:,} tokens", plan.mixed, mixed_sizes),
         )
     ]
@@ -187,7 +190,7 @@ def _memory_record(memory: MemoryMap) -> Mapping[str, Any]:
 
 
 def _config_table(config: LlamaConfig, stored_bytes: int, dtype: str) -> Table:
-    table = Table("key", "value", title="config")
+    table = Table("key", "value", title="config", title_justify="left")
     for key, value in _config_record(config).items():
         table.add_row(key, str(value))
     table.add_row("parameters", f"{config.num_parameters:,}")
@@ -202,7 +205,8 @@ def _config_record(config: LlamaConfig) -> dict[str, Any]:
 
 
 def _price_table(price: StepPrice, batch: int, context: int) -> Table:
-    title = f"decode step: {batch} rows, {context} tokens in each sequence"
+    rows, tokens = counted(batch, "row"), counted(context, "token")
+    title = f"decode step: {rows}, {tokens} in each sequence"
     table = new_table(title, "kernel", "launches", "bytes", "flops")
     for kernel in price.kernels:
         table.add_row(

@@ -1,7 +1,7 @@
 """Price a model on a GPU that need not be there: step, padding, launches, ladders, memory.
 
 Reads a config.json or a named shape; loads no weights and needs no GPU. Times are lower bounds from
-the GPU's data sheet, or from ceilings that `cugraphs check` has measured.
+the GPU's data sheet, or from ceilings that `cugraphs check --bench` has measured.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     figures = parser.add_argument_group("in place of the data sheet")
     figures.add_argument(
-        "--measured", type=Path, metavar="FILE", help="ceilings that `cugraphs check --json` wrote"
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="ceilings that `cugraphs check --bench --json` printed",
     )
     figures.add_argument("--bandwidth", type=float, metavar="TB/S", help="of the memory")
     figures.add_argument("--tflops", type=float, metavar="X", help="dense bf16 matrix products")
@@ -160,10 +163,9 @@ def make_report(args: argparse.Namespace, config: LlamaConfig) -> PlanReport:
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
     )
-    rows = next(rows for rows in sorted(plan.decode) if rows >= args.batch)
     return report_plan(
         config,
-        plan.decode[rows],
+        plan.decode,
         plan.mixed,
         plan.programs,
         cache,
@@ -182,7 +184,13 @@ def _read_config(args: argparse.Namespace) -> tuple[str, LlamaConfig]:
 
 def _gpu(args: argparse.Namespace) -> GpuSpec:
     """The data sheet, then what was measured in its place, then what was given."""
-    spec = gpu_spec(args.gpu)
+    try:
+        spec = gpu_spec(args.gpu)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; for another card, give the nearest one and its own --bandwidth, --tflops "
+            "and --memory"
+        ) from None
     if args.measured is not None:
         spec = spec.with_figures(f"measured, {args.measured}", **_ceilings(args.measured))
     given = {"read_bytes_per_s": (args.bandwidth, 1e12), "flops_per_s": (args.tflops, 1e12)}
@@ -192,7 +200,7 @@ def _gpu(args: argparse.Namespace) -> GpuSpec:
 
 
 def _ceilings(file: Path) -> dict[str, float]:
-    """What `cugraphs check --json` has measured on a GPU."""
+    """What `cugraphs check --bench --json` has measured on a GPU."""
     ceilings = read_json_object(file).get("ceilings")
     names = ("read_bytes_per_s", "flops_per_s")
     found: Mapping[str, Any] = ceilings if isinstance(ceilings, dict) else {}
@@ -200,8 +208,8 @@ def _ceilings(file: Path) -> dict[str, float]:
         value = found.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ValueError(
-                f"plan: {file} has no ceilings.{name}, expected what `cugraphs check --json` "
-                "prints on a GPU"
+                f"plan: {file} has no ceilings.{name}, expected what "
+                "`cugraphs check --bench --json` prints on a GPU"
             )
     return {name: float(found[name]) for name in names}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rich.table import Table
 
 from cugraphs.cli.tables import TableConsole, gigabytes, megabytes, milliseconds, new_table
+from cugraphs.counted import counted
 from cugraphs.plan_report import DecodePrice, PlanReport
 
 
@@ -15,8 +16,8 @@ def print_report(name: str, report: PlanReport) -> None:
     target, gpu = report.target, report.target.gpu
     console = TableConsole()
     print(
-        f"{name}: {report.num_hidden_layers} layers, {report.num_parameters:,} parameters, "
-        f"{report.dtype}"
+        f"{name}: {counted(report.num_hidden_layers, 'layer')}, "
+        f"{report.num_parameters:,} parameters, {report.dtype}"
     )
     figures = (
         ("read_bytes_per_s", f"{gpu.read_bytes_per_s / 1e12:.4g} TB/s"),
@@ -57,7 +58,8 @@ def print_report(name: str, report: PlanReport) -> None:
 def _step_table(report: PlanReport) -> Table:
     target, rung, host = report.target, report.rung, report.target.host
     rows, context = target.batch, target.context
-    title = f"decode: {rows:,} rows at rung {rung:,} of {target.profile}, context {context:,}"
+    live = counted(rows, "row")
+    title = f"decode: {live} at rung {rung:,} of {target.profile}, context {context:,}"
     table = new_table(title, "", "counted", "streamed")
 
     def add(label: str, text: Callable[[DecodePrice], str]) -> None:
@@ -65,18 +67,18 @@ def _step_table(report: PlanReport) -> Table:
 
     add("weights", lambda p: gigabytes(p.work.weight_bytes))
     add("weight read", lambda p: milliseconds(p.exact.weight_ms))
-    add(f"linear compute, {rows} rows", lambda p: milliseconds(p.exact.linear_ms))
+    add(f"linear compute, {live}", lambda p: milliseconds(p.exact.linear_ms))
     if rung != rows:
-        add(f"linear compute, {rung} rows", lambda p: milliseconds(p.padded.linear_ms))
+        add(f"linear compute, {counted(rung, 'row')}", lambda p: milliseconds(p.padded.linear_ms))
     add("KV read", lambda p: milliseconds(p.padded.kv_ms))
     add("in sequence", lambda p: milliseconds(p.padded.total_ms))
     add("memory floor: weights and KV", lambda p: milliseconds(p.floor_ms))
     add("tokens/s at most", lambda p: f"{rows / p.padded.total_ms * 1e3:,.0f}")
     table.add_section()
     share = report.counted.padding.share
-    table.add_row(f"padding: {rung - rows} dead rows, {share:.1%} of {rung}", "", "")
+    table.add_row(f"padding: {counted(rung - rows, 'dead row')}, {share:.1%} of {rung}", "", "")
     from_rows = report.streamed.padding.compute_bound_from_rows
-    add(f"  bound by weights (below {from_rows} rows)", lambda p: milliseconds(0))
+    add(f"  bound by weights (below {counted(from_rows, 'row')})", lambda p: milliseconds(0))
     add("  bound by linear compute", lambda p: milliseconds(p.padding.compute_ms))
     add("  KV read: a dead row's length is 0", lambda p: milliseconds(p.padding.kv_ms))
     add("  KV read, were it a live one's", lambda p: milliseconds(p.padding.kv_if_read_ms))
@@ -97,7 +99,7 @@ def _step_table(report: PlanReport) -> Table:
     add("  last as long as reading", lambda p: gigabytes(p.launches.hidden_from_weight_bytes))
     table.add_section()
     add(
-        f"prefill of {target.prefill_tokens:,} tokens",
+        f"prefill of {counted(target.prefill_tokens, 'token')}",
         lambda p: f"{p.prefill.total_ms:.0f} ms",
     )
     add("  launches of it", lambda p: f"{p.prefill.launch_share:.0%}")
@@ -108,7 +110,14 @@ def _profile_table(report: PlanReport) -> Table:
     rows = report.target.batch
     table = new_table(
         f"ladders up to {report.target.max_num_seqs}",
-        *("profile", "sizes", "worst padding", "mean", f"{rows} rows at", "padding adds"),
+        *(
+            "profile",
+            "sizes",
+            "worst padding",
+            "mean",
+            f"{counted(rows, 'row')} at",
+            "padding adds",
+        ),
         *("capture", "graphs", "saved a step"),
     )
     for price in report.profiles:
@@ -146,7 +155,8 @@ def _capacity(report: PlanReport) -> str:
     if not capacity.num_blocks:
         return f"{margin}: the model does not fit"
     return (
-        f"{margin}: K and V of {capacity.num_tokens:,} tokens, {capacity.num_seqs:,} sequences of "
+        f"{margin}: K and V of {counted(capacity.num_tokens, 'token')}, "
+        f"{counted(capacity.num_seqs, 'sequence')} of "
         f"{target.context:,} or {capacity.num_full_seqs:,} of {report.max_model_len:,}"
     )
 
