@@ -313,7 +313,7 @@ MISTAKES = [
     (["generate", "/not/looked/for/yet", "a", "--top-p", "2"], "top_p is 2.0, expected 0 <"),
     (["chat", "/not/looked/for/yet", "--max-tokens", "0"], "max_tokens is 0, expected"),
     (["chat", "NO_TEMPLATE"], "the model has no chat template, expected chat_template.jinja"),
-    (["inspect"], "the following arguments are required: MODEL; see cugraphs inspect --help"),
+    (["inspect"], "one of the arguments MODEL --shape is required; see cugraphs inspect --help"),
     (["inspect", "/no/such/folder"], "'/no/such/folder' does not exist"),
     (["inspect", "FOLDER", "--batch", "0"], "--batch is 0, expected 1 to 1024"),
     (["inspect", "FOLDER", "--batch", "9999"], "--batch is 9999, expected 1 to 1024"),

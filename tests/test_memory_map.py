@@ -171,6 +171,34 @@ def test_inspect_says_what_it_does_for_one_row(folder, capsys):
     assert "expected for 1 graph\n" in out
 
 
+def test_inspect_of_a_named_shape_needs_no_folder(capsys):
+    options = ["--shape", "llama-3.1-8b", "--max-model-len", "1024", "--gpu", "h100"]
+    assert main(["inspect", *options, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["parameters"] == 8_030_261_248
+    assert record["stored_bytes"] is None
+    assert record["memory"]["parts"][0]["nbytes"] > 2 * record["parameters"]
+    assert main(["inspect", *options, "--summary"]) == 0
+    assert "nothing, computed in bfloat16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shape", "gpt-5"], "'gpt-5' is not known, expected one of"),
+        (["--shape", "llama-3.1-8b", "--graph-dot", "x"], "expected MODEL for --graph-dot"),
+        (["demo", "--shape", "llama-3.1-8b"], "not allowed with argument MODEL"),
+    ],
+)
+def test_inspect_refuses_a_shape_in_one_line(capsys, options, message):
+    try:
+        code = main(["inspect", *options])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_inspect_draws_the_arena(folder, capsys, tmp_path):
     file = tmp_path / "map.png"
     assert main(["inspect", folder, "--batch", "3", "--summary", "--plot", str(file)]) == 0

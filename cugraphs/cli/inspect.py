@@ -1,6 +1,6 @@
 """Show what would run, where it lives, and what a decode step must move.
 
-Reads headers and plans; loads no weights and needs no GPU.
+Reads headers, or takes a named shape, and plans; loads no weights and needs no GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from cugraphs.arena import Arena
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.cli.options import add_model_choice
 from cugraphs.cli.tables import TableConsole, new_table
 from cugraphs.counted import counted
 from cugraphs.cpu_device import CpuDevice
@@ -27,6 +28,7 @@ from cugraphs.kv_cache import KVCacheShape
 from cugraphs.llm import LLM
 from cugraphs.memory_map import MemoryMap, arena_boxes, map_fitted_memory, map_memory
 from cugraphs.model_lookup import find_model
+from cugraphs.model_shapes import model_shape
 from cugraphs.models.llama import Llama
 from cugraphs.models.llama_config import LlamaConfig
 from cugraphs.models.weights import check_tensors
@@ -41,9 +43,7 @@ if TYPE_CHECKING:
 def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     parser = subparsers.add_parser("inspect", help="show what would run", description=__doc__)
-    parser.add_argument(
-        "model", metavar="MODEL", help='a folder, "demo", or a Hub id such as org/name'
-    )
+    add_model_choice(parser, 'a folder, "demo", or a Hub id such as org/name')
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="decode rows (default 1)")
     parser.add_argument(
         "--context",
@@ -85,13 +85,11 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         check_figure_file(args.plot)
     if args.graph_dot is not None:
+        if args.shape is not None:
+            raise ValueError("inspect: --shape has no weights, expected MODEL for --graph-dot")
         check_cuda()
     gpu = None if args.gpu is None else gpu_spec(args.gpu)
-    folder = find_model(args.model)
-    with Checkpoint.open(folder) as checkpoint:
-        config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
-        check_tensors(checkpoint.tensors, config, str(folder))
-        stored_bytes = checkpoint.nbytes
+    config, stored_bytes = _read_model(args)
     max_model_len = config.longest_max_model_len
     if args.max_model_len is not None:
         max_model_len = args.max_model_len
@@ -152,7 +150,7 @@ def run(args: argparse.Namespace) -> int:
         _draw(args, plan, arena, dtype)
     if args.graph_dot is not None:
         llm = LLM(
-            folder,
+            args.model,
             device="cuda",
             dtype=dtype,
             max_model_len=max_model_len,
@@ -162,6 +160,17 @@ def run(args: argparse.Namespace) -> int:
         )
         args.graph_dot.write_text(llm.runner.decode.graph(args.batch).dot())
     return 0
+
+
+def _read_model(args: argparse.Namespace) -> tuple[LlamaConfig, int | None]:
+    """The model's config, and the bytes of its checkpoint; None for a shape, which has none."""
+    if args.shape is not None:
+        return LlamaConfig.from_hf(model_shape(args.shape), args.shape), None
+    folder = find_model(args.model)
+    with Checkpoint.open(folder) as checkpoint:
+        config = LlamaConfig.from_hf(checkpoint.config, str(folder / "config.json"))
+        check_tensors(checkpoint.tensors, config, str(folder))
+        return config, checkpoint.nbytes
 
 
 def _draw(args: argparse.Namespace, plan: StepPlan, arena: Arena, dtype: str) -> None:
@@ -177,7 +186,9 @@ def _draw(args: argparse.Namespace, plan: StepPlan, arena: Arena, dtype: str) ->
             (f"mixed, {tokens:,} tokens", plan.mixed, mixed_sizes),
         )
     ]
-    draw_memory(panels, arena, f"{args.model}, {dtype}: what lives where, and when", args.plot)
+    draw_memory(
+        panels, arena, f"{args.model or args.shape}, {dtype}: what lives where, and when", args.plot
+    )
 
 
 def _memory_record(memory: MemoryMap) -> Mapping[str, Any]:
@@ -189,12 +200,13 @@ def _memory_record(memory: MemoryMap) -> Mapping[str, Any]:
     }
 
 
-def _config_table(config: LlamaConfig, stored_bytes: int, dtype: str) -> Table:
+def _config_table(config: LlamaConfig, stored_bytes: int | None, dtype: str) -> Table:
     table = Table("key", "value", title="config", title_justify="left")
     for key, value in _config_record(config).items():
         table.add_row(key, str(value))
     table.add_row("parameters", f"{config.num_parameters:,}")
-    table.add_row("stored", f"{stored_bytes:,} bytes of {config.dtype}, computed in {dtype}")
+    stored = "nothing" if stored_bytes is None else f"{stored_bytes:,} bytes of {config.dtype}"
+    table.add_row("stored", f"{stored}, computed in {dtype}")
     return table
 
 
@@ -227,7 +239,7 @@ def _record(
     price: StepPrice,
     arena: Arena,
     cache: KVCacheShape,
-    stored_bytes: int,
+    stored_bytes: int | None,
     batch: int,
     context: int,
 ) -> Mapping[str, Any]:

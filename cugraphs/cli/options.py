@@ -39,15 +39,13 @@ _SAMPLING = (
 )
 
 
-def add_model_choice(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL, or a published shape in its place."""
+def add_model_choice(
+    parser: argparse.ArgumentParser,
+    text: str = 'a folder with config.json, "demo", or a Hub id that is in the local cache',
+) -> None:
+    """Add MODEL, with ``text`` as its help, or a published shape in its place."""
     model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help='a folder with config.json, "demo", or a Hub id that is in the local cache',
-    )
+    model.add_argument("model", nargs="?", metavar="MODEL", help=text)
     model.add_argument("--shape", metavar="NAME", help=f"in its place: {', '.join(MODEL_SHAPES)}")
 
 
