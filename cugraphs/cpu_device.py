@@ -89,6 +89,7 @@ class CpuDevice:
     shares_host_memory = True
     uses_workspace = False
     has_graphs = False
+    other_memory = "other memory of this process, other programs"
 
     @property
     def free_bytes(self) -> int:
