@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from cugraphs.cuda_availability import CudaUnavailable
+from cugraphs.cli.held_interrupt import held_interrupt
+from cugraphs.cuda_availability import CudaUnavailable, wake_driver
 from cugraphs.device_choice import CPU_INSTEAD, GPU_MEMORY_UTILIZATION
 from cugraphs.llm import LLM
 from cugraphs.model_shapes import MODEL_SHAPES
@@ -176,6 +177,9 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
         args: with the options of :func:`add_device_options`, and the model.
         limits: what else ``LLM`` takes.
     """
+    if args.device != "cpu":
+        with held_interrupt():  # as LLM would, which leaves the handling of signals alone
+            wake_driver()
     columns = (
         TextColumn("loading weights"),
         BarColumn(),
