@@ -242,7 +242,7 @@ class CompiledStep:
         if device.shares_host_memory:  # everybody's: what this step leaves of it says nothing
             return MemoryMap(tuple(parts), self.arena)
         memory = MemoryMap(tuple(parts), self.arena, device.total_bytes)
-        return memory.with_rest(device.free_bytes)
+        return memory.with_rest(device.free_bytes, device.other_memory)
 
     def _run(self, rows: int, given: Mapping[str, Array]) -> dict[str, Array]:
         """Queue one step on arrays that fit."""

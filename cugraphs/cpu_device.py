@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from numpy.ctypeslib import as_array  # here: `np.ctypeslib` would be imported by a reader
 
 from cugraphs.arena import allocate_arrays, numpy_bytes
 from cugraphs.buffer_assignment import ALIGNMENT_BYTES
@@ -57,7 +58,7 @@ class _DirectLane:
         self.chunk_bytes = chunk_bytes
 
     def fill(self, address: int, nbytes: int) -> Array:
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+        return as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def send(self) -> None:
         pass
@@ -89,6 +90,7 @@ class CpuDevice:
     shares_host_memory = True
     uses_workspace = False
     has_graphs = False
+    other_memory = "other memory of this process, other programs"
 
     @property
     def free_bytes(self) -> int:

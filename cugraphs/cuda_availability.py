@@ -45,8 +45,7 @@ def check_driver() -> None:
     """
     if not has_driver():
         raise CudaUnavailable(
-            "cuda: libcuda.so.1 is not found, expected NVIDIA's driver; install it, or use "
-            "device='cpu'"
+            "cuda: libcuda.so.1 is not found, expected NVIDIA's driver; install it"
         )
 
 
@@ -109,7 +108,7 @@ def check_cuda() -> str:
     if capability < MIN_COMPUTE_CAPABILITY:
         raise CudaUnavailable(
             f"cuda: {name} is sm_{capability}, expected sm_{MIN_COMPUTE_CAPABILITY} or newer "
-            "(Ampere); use device='cpu'"
+            "(Ampere)"
         )
     return name
 

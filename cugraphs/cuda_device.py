@@ -80,6 +80,7 @@ class CudaDevice:
     shares_host_memory = False
     uses_workspace = True
     has_graphs = True
+    other_memory = "CUDA's own, modules, other arrays, other programs"
 
     def __init__(
         self,

@@ -122,6 +122,7 @@ class Device(Protocol):
     shares_host_memory: bool  # host code can write its arrays directly
     uses_workspace: bool  # kernels' launches need scratch memory
     has_graphs: bool  # it can capture
+    other_memory: str  # whose the memory is that is neither free nor an engine's
 
     @property
     def free_bytes(self) -> int:

@@ -83,6 +83,7 @@ class Executable:
     """Runs one planned program on a device, in an arena.
 
     Attributes:
+        places: the context in which its ops are queued.
         control: makes, for sizes, the program that decides whether there is another step of a loop;
             True: before the first step; and for the handle of the loop's condition, 0 where there
             is none. Its inputs are some of the step's.
@@ -126,9 +127,9 @@ class Executable:
         self._staging = staging
         has_places = any(map(is_place, planned.program.buffers))
         assert places is not None or not has_places, f"{planned.program.name}: no places"
-        self._places: AbstractContextManager[None] = nullcontext()
+        self.places: AbstractContextManager[None] = nullcontext()
         if places is not None and has_places:
-            self._places = places
+            self.places = places
         self._poison = poison
         self._debug = debug
         self._given = {Kind.WEIGHT: weights, Kind.STATE: state}
@@ -220,7 +221,7 @@ class Executable:
             self._send(bound)
         if self._poison:
             self._device.poison(bound.outputs)
-        with self._places:
+        with self.places:
             if until is not None and bound.loop is not None:
                 bound.loop.launch()
             elif until is not None and self._device.shares_host_memory:

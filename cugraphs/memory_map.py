@@ -52,11 +52,16 @@ class MemoryMap:
         """What is left; negative where it does not fit."""
         return None if self.total_bytes is None else self.total_bytes - self.used_bytes
 
-    def with_rest(self, free_bytes: int) -> MemoryMap:
-        """With what else is in use, given what really is free of ``total_bytes``."""
+    def with_rest(self, free_bytes: int, note: str) -> MemoryMap:
+        """With what else is in use.
+
+        Args:
+            free_bytes: of ``total_bytes``, what really is free.
+            note: whose the rest is.
+        """
         assert self.total_bytes is not None
         rest = max(self.total_bytes - free_bytes - self.used_bytes, 0)
-        part = MemoryPart("other", rest, "CUDA's own, modules, other arrays, other programs")
+        part = MemoryPart("other", rest, note)
         return dataclasses.replace(self, parts=(*self.parts, part))
 
     def __str__(self) -> str:

@@ -181,7 +181,7 @@ class ModelRunner:
             graphs=MemoryPart("graphs", self.graph_bytes, note) if self.counts.captures else None,
             total_bytes=self.device.total_bytes,
         )
-        return known.with_rest(self.device.free_bytes)
+        return known.with_rest(self.device.free_bytes, self.device.other_memory)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Queue copies of blocks of the cache, K and V of every layer.

@@ -113,6 +113,7 @@ class ProfiledStep:
     ) -> None:
         """Take a step that has run, so that nothing is loaded any more."""
         assert isinstance(runner.device, CudaDevice), "profiles are a GPU's"
+        self._places = executable.places
         self._runner = runner  # owns the memory that graphs know by address
         self.device = runner.device
         self.program = executable.planned.program
@@ -160,9 +161,10 @@ class ProfiledStep:
     def _op_us(self, indices: Sequence[int]) -> float:
         rounds = -(-_LEAST_OPS // len(indices))
         chain: list[QueueOp] = [self.bound.ops[index] for index in indices] * rounds
-        _queue_each(self.bound.ops[: indices[0]])
-        graph = self.device.capture(lambda: _queue_each(chain))
-        graph.launch()
+        with self._places:  # the ops are several launches, between which an interrupt can come
+            _queue_each(self.bound.ops[: indices[0]])
+            graph = self.device.capture(lambda: _queue_each(chain))
+            graph.launch()
         return statistics.median(replay_ms(self.device, graph, _REPLAYS)) * 1e3 / len(chain)
 
 

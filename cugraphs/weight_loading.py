@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from traceback import clear_frames
 from types import TracebackType
@@ -78,7 +77,8 @@ class WeightLoading:
     """Parts on their way, from the moment it is made; to be used as a context.
 
     Leaving the context by an error or an interrupt stops the threads; leaving it otherwise waits
-    for the last byte. Either way no thread and no host memory is left.
+    for the last byte. Either way no thread and no host memory is left, unless an interrupt ends the
+    waiting for a thread that does not stop: then that is left, with the memory that it fills.
     """
 
     def __init__(
@@ -106,12 +106,17 @@ class WeightLoading:
         self._make_lane = device.upload_lanes(self._count, chunk_bytes)
         self._chunks = iter(_chunks(parts, device, chunk_bytes))
         self._stopped = False
+        self._given_up = False  # the waiting for threads that were to stop
         self._error: BaseException | None = None
         self._untold_bytes, self._told_s = 0, 0.0
         self._switch_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(min(_SWITCH_INTERVAL_S, self._switch_interval_s))
         self._threads = [
-            threading.Thread(target=self._run, name=f"cugraphs reader {index}")
+            threading.Thread(
+                target=self._run,
+                name=f"cugraphs reader {index}",
+                daemon=True,  # one that does not stop keeps no process from its end
+            )
             for index in range(self._count)
         ]
         self._running = self._count
@@ -173,15 +178,20 @@ class WeightLoading:
             self._end()
 
     def _end(self) -> None:
-        """Stop the threads, and wait until they have; an interrupt does not shorten that."""
+        """Stop the threads, and wait until they have, or until somebody interrupts that too."""
         self._stopped = True
-        while not self._ended.is_set():
-            with suppress(KeyboardInterrupt):
+        try:
+            if not self._given_up:
                 self._ended.wait()
-        sys.setswitchinterval(self._switch_interval_s)
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()  # it has nothing left to do
+        except KeyboardInterrupt:
+            self._given_up = True
+            raise
+        finally:
+            sys.setswitchinterval(self._switch_interval_s)
+        if self._ended.is_set():
+            for thread in self._threads:
+                if thread.ident is not None:
+                    thread.join()  # it has nothing left to do
 
     def _run(self) -> None:
         """One thread: what goes wrong in it ends all."""

@@ -138,7 +138,7 @@ LACKS = {
     "a GPU": ({"count": 0}, "the driver finds no GPU, expected one"),
     "a GPU that is new enough": (
         {"capability": "75"},
-        "NVIDIA Toy is sm_75, expected sm_80 or newer (Ampere); use device='cpu'",
+        "NVIDIA Toy is sm_75, expected sm_80 or newer (Ampere)",
     ),
 }
 
@@ -151,6 +151,7 @@ def test_what_is_missing_is_said_in_one_line(machine, lack):
         check_cuda()
     text = str(caught.value)
     assert text.startswith(f"cuda: {message}") and "\n" not in text
+    assert "cpu" not in text  # whoever asks may need a GPU
 
 
 def test_one_wheel_that_two_folders_list_is_one_wheel(machine):
@@ -171,6 +172,14 @@ def test_the_command_prints_the_line_and_exits_with_2(machine, capsys, command, 
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
     assert err.startswith(f"cugraphs: error: cuda: {message}")
+    assert err.endswith("; or use --device cpu\n") == (command[0] == "generate")
+    assert ("cpu" in err) == (command[0] == "generate")
+
+
+def test_who_can_choose_a_device_is_told_of_the_other(machine):
+    machine(driver=False)
+    with pytest.raises(CudaUnavailable, match=r"driver; install it; or use device='cpu'$"):
+        device_choice.choose_device("cuda")
 
 
 # ---------------------------------------------------------------------------- NVRTC and cuBLASLt

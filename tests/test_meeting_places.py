@@ -1,11 +1,13 @@
 """Places in which blocks meet: how many there are, who gets which, and that they begin clear."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from planted_meetings import PLANTED, N, clear_places, expected, inputs, reference
 
+from cugraphs import step_profile
 from cugraphs.bucketed_step import ProgramMemory
 from cugraphs.buffer_assignment import assign_buffers
 from cugraphs.cpu_device import CpuDevice
@@ -141,6 +143,22 @@ def test_a_step_that_was_not_queued_to_its_end_leaves_no_place_that_is_not_clear
     device.interrupts = True
     with pytest.raises(KeyboardInterrupt):
         run(bound)
+    assert any((place == 7).any() for place in memory.places.arrays.values())
+    np.testing.assert_array_equal(run(bound), expected(layers=5))
+
+
+def test_a_profile_that_was_interrupted_leaves_none_that_is_believed_clear(monkeypatch):
+    device = Interrupted()
+    device.capture = lambda run: SimpleNamespace(launch=run)
+    monkeypatch.setattr(step_profile, "CudaDevice", Interrupted)
+    monkeypatch.setattr(step_profile, "replay_ms", lambda device, graph, replays: [1.0])
+    memory, bound = executable(5, device)
+    step = step_profile.ProfiledStep(SimpleNamespace(device=device), bound, {})
+    run(bound)
+    assert step._op_us(range(5)) == 1e3 / 20
+    device.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        step._op_us(range(5))
     assert any((place == 7).any() for place in memory.places.arrays.values())
     np.testing.assert_array_equal(run(bound), expected(layers=5))
 

@@ -60,10 +60,11 @@ def test_each_part_counts_once_whatever_the_programs():
 def test_what_else_is_in_use_makes_the_free_bytes_true():
     total_bytes = 1 << 20
     memory = map_memory([planned(4)], CACHE, plan_arena([planned(4)]), total_bytes=total_bytes)
-    whole = memory.with_rest(300_000)
+    whole = memory.with_rest(300_000, "other programs")
     assert whole.free_bytes == 300_000
     (other,) = (part for part in whole.parts if part.name == "other")
     assert other.nbytes == total_bytes - 300_000 - memory.used_bytes
+    assert str(whole).count(f"other: {other.nbytes:,} bytes other programs\n") == 1
 
 
 def test_the_pool_takes_what_is_left_of_a_device():

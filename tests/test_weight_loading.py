@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -423,6 +424,54 @@ def test_an_interrupt_ends_the_loading_and_frees_everything(where):
     del weights
     gc.collect()
     assert not device.holds
+
+
+def test_a_second_interrupt_does_not_wait_for_a_reader_that_does_not_stop():
+    go = threading.Event()
+    stuck = Given(np.zeros(4, np.float32), go.wait)
+    main_thread = threading.main_thread().ident
+
+    def interrupt_twice():
+        for _ in range(2):
+            go.wait(0.1)
+            signal.pthread_kill(main_thread, signal.SIGINT)
+
+    loading = WeightLoading([Part(stuck, np.empty(4, np.float32))], LateDevice(), readers=1)
+    presses = threading.Thread(target=interrupt_twice)
+    try:
+        with pytest.raises(KeyboardInterrupt), loading:
+            presses.start()
+        assert [reader.daemon for reader in readers()] == [True]
+    finally:
+        go.set()
+        presses.join()
+
+
+READERS_IMPORTS = """
+import builtins, sys, threading
+from cugraphs import LLM
+
+LLM  # all is imported that the main thread imports
+imports = []
+ordinary = builtins.__import__
+
+def spy(name, *arguments, **options):
+    if threading.current_thread().name.startswith("cugraphs reader"):
+        imports.append(name)
+    return ordinary(name, *arguments, **options)
+
+builtins.__import__ = spy
+LLM(sys.argv[1], device="cpu", num_kv_blocks=9, max_model_len=64)
+print(imports)
+"""
+
+
+def test_readers_import_nothing(tmp_path):
+    """An import waits for whoever imports the same: for ever, if that was interrupted."""
+    folder = write_tiny_model(tmp_path / "tiny")
+    command = [sys.executable, "-c", READERS_IMPORTS, str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "[]\n"
 
 
 def test_an_interrupt_on_the_command_line_is_one_line(tmp_path, monkeypatch, capsys):

@@ -5,20 +5,15 @@ A user's mistake is one line on stderr and exit code 2; ``--traceback`` shows wh
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
 
+from cugraphs.cli.exit_codes import EXIT_BROKEN_PIPE, EXIT_ERROR, EXIT_INTERRUPTED
+from cugraphs.cli.held_interrupt import held_interrupt
 from cugraphs.one_line import one_line
-
-EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     wants_traceback = False
     try:
+        # What is imported above is little: nothing holds an interrupt back there.
+        with held_interrupt():
+            from cugraphs.cli.parser import make_parser
+
+            parser = make_parser()
         try:
-            args = _parser().parse_args(argv)
+            args = parser.parse_args(argv)
         finally:
             sys.stdout.flush()  # a closed pipe shows here, not at exit
         wants_traceback = args.traceback
@@ -55,30 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and takes options only by their full names."""
-
-    def __init__(self, **kwargs: object) -> None:
-        super().__init__(allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_ERROR, f"{self.prog}: error: {message}; see {self.prog} --help\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    # Imported here, where an interrupt and an error of the import are met as any other.
-    from cugraphs.cli import bench, chat, check, generate, inspect, plan, profile, tune
-
-    parser = _Parser(
-        prog="cugraphs", description="Llama safetensors, planned and run without a framework."
-    )
-    parser.add_argument("--version", action="version", version=f"cugraphs {_version()}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (generate, chat, plan, inspect, check, tune, bench, profile):
-        module.add_parser(subparsers)
-    return parser
-
-
 def _prepare_streams() -> None:
     """Make the standard streams usable: open, and printing "?" for what they cannot encode."""
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - each is open as long as we run
@@ -96,10 +72,3 @@ def _drop_output() -> None:
     except OSError:
         with contextlib.suppress(OSError):  # no file behind it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _version() -> str:
-    try:
-        return version("cugraphs")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "(not installed)"

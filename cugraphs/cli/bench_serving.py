@@ -22,7 +22,12 @@ from cugraphs.cli.bench_session import (
     check_record_file,
     read_config,
 )
-from cugraphs.cli.options import add_device_options, add_model_choice, load_llm
+from cugraphs.cli.options import (
+    add_device_options,
+    add_model_choice,
+    device_as_option,
+    load_llm,
+)
 from cugraphs.cli.workload_options import Workload, add_workload_options
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import stand_in_tokenizer
@@ -218,9 +223,10 @@ def serve(
 
 def _random_engine(args: argparse.Namespace, config: LlamaConfig) -> tuple[Engine, ModelRunner]:
     """An engine with random weights and a stand-in vocabulary, as ``LLM`` makes one of a folder."""
-    device: Device = choose_device(
-        args.device, allow_tf32=args.allow_tf32, tuning_table=args.tuning_table
-    )
+    with device_as_option():
+        device: Device = choose_device(
+            args.device, allow_tf32=args.allow_tf32, tuning_table=args.tuning_table
+        )
     dtype = choose_dtype(args.dtype, device, config.dtype, allow_tf32=args.allow_tf32)
     budget = MemoryBudget(args.num_kv_blocks, None, args.gpu_memory_utilization)
     ladder = Ladder(args.max_num_seqs, args.profile)

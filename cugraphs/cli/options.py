@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from cugraphs.device_choice import GPU_MEMORY_UTILIZATION
+from cugraphs.cli.held_interrupt import held_interrupt
+from cugraphs.cuda_availability import CudaUnavailable, wake_driver
+from cugraphs.device_choice import CPU_INSTEAD, GPU_MEMORY_UTILIZATION
 from cugraphs.llm import LLM
 from cugraphs.model_shapes import MODEL_SHAPES
 from cugraphs.sampling_params import SamplingParams
@@ -171,6 +175,9 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
         args: with the options of :func:`add_device_options`, and the model.
         limits: what else ``LLM`` takes.
     """
+    if args.device != "cpu":
+        with held_interrupt():  # as LLM would, which leaves the handling of signals alone
+            wake_driver()
     columns = (
         TextColumn("loading weights"),
         BarColumn(),
@@ -178,9 +185,10 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
         TransferSpeedColumn(),
     )
     console = Console(file=sys.stderr)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with (
+        device_as_option(),
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
         task = bar.add_task("loading", total=None)
         return LLM(
             args.model,
@@ -198,6 +206,16 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             **limits,
         )
+
+
+@contextmanager
+def device_as_option() -> Iterator[None]:
+    """Where the library advises another device, advise the option of the command line."""
+    try:
+        yield
+    except CudaUnavailable as problem:
+        problem.args = (str(problem).replace(CPU_INSTEAD, "--device cpu"),)
+        raise
 
 
 def print_stats(args: argparse.Namespace, llm: LLM) -> None:
