@@ -1,5 +1,6 @@
 """The README's code runs as it stands there."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -81,4 +82,18 @@ def test_the_list_of_files_names_every_module():
     (tree,) = re.findall(r"```\ncugraphs/\n(.*?)```", README, re.DOTALL)
     in_package, _, _ = tree.partition("\nkernels/")
     modules = {file.name for file in (ROOT / "cugraphs").glob("[!_]*.py")}
-    assert sorted(re.findall(r"\b\w+\.py\b", in_package)) == sorted(modules)
+    kernels = {file.name for file in (ROOT / "cugraphs").glob("*.cu")}
+    assert sorted(re.findall(r"\b\w+\.(?:py|cu)\b", in_package)) == sorted(modules | kernels)
+
+
+def names_of(pattern: str) -> list[str]:
+    """What a pattern such as `linear_{add,swiglu}.{cu,py}` stands for."""
+    parts = [part.split(",") for part in re.split(r"[{}]", pattern)]
+    return ["".join(name) for name in itertools.product(*parts)]
+
+
+def test_the_map_of_the_kernels_names_every_file_once() -> None:
+    (tree,) = re.findall(r"```\nkernels/\n(.*?)```", README, re.DOTALL)
+    patterns = re.findall(r"[\w{},]+\.(?:cuh?\b|py\b|\{[\w,]+\})", tree)
+    named = [name for pattern in patterns for name in names_of(pattern)]
+    assert sorted(named) == sorted(f.name for f in (ROOT / "kernels").iterdir() if f.is_file())
