@@ -213,45 +213,12 @@ struct Pieces {
       copy(2 * n + kPlaces);
 
       unsigned high[2], low[2];
-      float best = highest;
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        scores[j][1] = scores[j][3];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int token = token_of(n) + j * 8 + lane_pair + i;
-          scores[j][i] = token < end ? __fmul_rn(scores[j][i], scale_log2) : kLowest;
-          best = fmaxf(best, scores[j][i]);
-        }
-      }
-      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-      const float keep = exp2_for<T>(highest - best);
-      const bool rescale = best > highest;
-      highest = best;
-      float added = 0.0f;
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float weights[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          weights[i] = exp2_for<T>(scores[j][i] - best + kLargestWeightLog2<T>);
-          added += weights[i];
-        }
-        split_pair<T>(weights[0], weights[1], high[j], low[j]);
-      }
-      total = fmaf(total, keep, added);
-      if (__any_sync(0xffffffffu, rescale)) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float factor = __shfl_sync(0xffffffffu, keep, (lane_pair + i) * 4);
-#pragma unroll
-          for (int step = 0; step < kSteps; ++step) {
-            sums[step][i] *= factor;
-            sums[step][i + 2] *= factor;
-          }
-        }
-      }
+      for (int j = 0; j < 2; ++j) scores[j][1] = scores[j][3];
+      const float before = highest;
+      const float keep =
+          weigh_tokens<T>(scores, 0, end - token_of(n), scale_log2, highest, total, high, low);
+      if (__any_sync(0xffffffffu, highest > before)) rescale(sums, keep);
 
       wait_for(2 * n + 1);
       if (completes) {

@@ -37,6 +37,66 @@ constexpr float kLargestWeightLog2 = 0.0f;
 template <>
 constexpr float kLargestWeightLog2<__half> = 14.0f;
 
+// A step of softmax: what 16 tokens weigh for a head, of which this lane has two tokens of each half.
+//
+// scores: of the head at `first` and `first` + 1, in base 2 afterwards; only `tokens` of them count. highest, total: of
+// the tokens before, then of these too (the total of this lane's tokens). high, low: the weights, as split_pair gives
+// them. Returns what sums over the tokens before are multiplied by.
+template <typename T>
+__device__ __forceinline__ float weigh_tokens(
+    float (&scores)[2][4],
+    int first,
+    int tokens,
+    float scale_log2,
+    float& highest,
+    float& total,
+    unsigned (&high)[2],
+    unsigned (&low)[2]) {
+  const int lane_pair = threadIdx.x % 4 * 2;
+  float best = highest;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool counts = j * 8 + lane_pair + i < tokens;
+      float& score = scores[j][first + i];
+      score = counts ? __fmul_rn(score, scale_log2) : kLowest;
+      best = fmaxf(best, score);
+    }
+  }
+  best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+  best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+  const float keep = exp2_for<T>(highest - best);
+  highest = best;
+  float added = 0.0f;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    float weights[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      weights[i] = exp2_for<T>(scores[j][first + i] - best + kLargestWeightLog2<T>);
+      added += weights[i];
+    }
+    split_pair<T>(weights[0], weights[1], high[j], low[j]);
+  }
+  total = fmaf(total, keep, added);
+  return keep;
+}
+
+// Multiplies the sums of the heads lane % 4 * 2 and the next by what the lanes of these heads keep.
+template <int kSteps>
+__device__ __forceinline__ void rescale(float (&sums)[kSteps][4], float keep) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float factor = __shfl_sync(0xffffffffu, keep, (threadIdx.x % 4 * 2 + i) * 4);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      sums[step][i] *= factor;
+      sums[step][i + 2] *= factor;
+    }
+  }
+}
+
 // Each warp takes tiles of 16 tokens, the block's warps in turn, through a ring of kStages tiles of K
 // and as many of V of its own in shared memory: copies of later tiles are under way while one is
 // used, and no warp waits for another until the end. K's tile gives way to a new one while V's is
@@ -148,7 +208,7 @@ struct Tiles {
       }
     }
 
-    float sums[kSteps][kHeadTiles][4] = {};
+    float sums[kHeadTiles][kSteps][4] = {};
     float highest[kHeadTiles], totals[kHeadTiles];  // of the head h * 8 + lane_row
 #pragma unroll
     for (int h = 0; h < kHeadTiles; ++h) {
@@ -181,51 +241,18 @@ struct Tiles {
 
       unsigned high[kHeadTiles][2], low[kHeadTiles][2];
       float keep[kHeadTiles];
-      bool rescale = false;
+      const int tokens = end - begin - (n * kWarps + warp) * kTileTokens;
+      bool is_higher = false;
 #pragma unroll
       for (int h = 0; h < kHeadTiles; ++h) {
-        float best = highest[h];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int token = begin + (n * kWarps + warp) * kTileTokens + j * 8 + lane_pair + i;
-            float& score = scores[j][h * 2 + i];
-            score = token < end ? __fmul_rn(score, scale_log2) : kLowest;
-            best = fmaxf(best, score);
-          }
-        }
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-        keep[h] = exp2_for<T>(highest[h] - best);
-        rescale |= best > highest[h];
-        highest[h] = best;
-        float added = 0.0f;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          float weights[2];
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            weights[i] = exp2_for<T>(scores[j][h * 2 + i] - best + kLargestWeightLog2<T>);
-            added += weights[i];
-          }
-          split_pair<T>(weights[0], weights[1], high[h][j], low[h][j]);
-        }
-        totals[h] = fmaf(totals[h], keep[h], added);
+        const float before = highest[h];
+        keep[h] = weigh_tokens<T>(
+            scores, h * 2, tokens, scale_log2, highest[h], totals[h], high[h], low[h]);
+        is_higher |= highest[h] > before;
       }
-      if (__any_sync(0xffffffffu, rescale)) {
+      if (__any_sync(0xffffffffu, is_higher)) {
 #pragma unroll
-        for (int h = 0; h < kHeadTiles; ++h) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const float factor = __shfl_sync(0xffffffffu, keep[h], (lane_pair + i) * 4);
-#pragma unroll
-            for (int step = 0; step < kSteps; ++step) {
-              sums[step][h][i] *= factor;
-              sums[step][h][i + 2] *= factor;
-            }
-          }
-        }
+        for (int h = 0; h < kHeadTiles; ++h) rescale(sums[h], keep[h]);
       }
 
       cp_async_wait<2 * kStages - 1>();
@@ -237,8 +264,8 @@ struct Tiles {
         ldmatrix_x4_trans(a, values + step * 16);
 #pragma unroll
         for (int h = 0; h < kHeadTiles; ++h) {
-          mma_m16n8k16<T>(sums[step][h], a, high[h]);
-          mma_m16n8k16<T>(sums[step][h], a, low[h]);
+          mma_m16n8k16<T>(sums[h][step], a, high[h]);
+          mma_m16n8k16<T>(sums[h][step], a, low[h]);
         }
       }
       __syncwarp();
@@ -265,7 +292,7 @@ struct Tiles {
         const int head = h * 8 + lane_pair + i % 2, column = lane_row + i / 2 * 8;
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
-          warp_sums[head * kSumsStride + step * 16 + column] = sums[step][h][i];
+          warp_sums[head * kSumsStride + step * 16 + column] = sums[h][step][i];
         }
       }
     }

@@ -257,7 +257,11 @@ __global__ void __launch_bounds__(Sizes::kThreads + 32, 1) decode_layer(
       worker.leave(layer, kAttentionPhase);
     }
     if (makes_qkv) Attention::clear_parts(next, warp);
-    if (blockIdx.x == 0 && threadIdx.x < Place::kCounts) clear_count(next.count(threadIdx.x));
+    if (blockIdx.x == 0) {
+#pragma unroll 1
+      for (int i = threadIdx.x; i < Place::kCounts; i += Sizes::kThreads)
+        clear_count(next.count(i));
+    }
 
     wait_at<Sizes>(here.count(Place::kAttendedCount), Sizes::kKvHeads);
     worker.template take_row<Sizes::kQ>(here.attended());

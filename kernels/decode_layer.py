@@ -273,7 +273,8 @@ def check(axes: Axes, *, eps: float, q_size: int, scale: float) -> None:
         )
     if axes["q_size"] != q_size:
         raise ValueError(
-            f"decode_layer: axis 'q_size' is {axes['q_size']} in o, expected q_size, {q_size}"
+            f"decode_layer: axis 'q_size' is {axes['q_size']} in o, expected the attribute q_size, "
+            f"{q_size}"
         )
     hidden, inter = axes["hidden"], axes["inter"]
     if math.gcd(hidden, inter, q_size) % _STEP:

@@ -1,9 +1,10 @@
 // What the blocks of a decode step of one row hand to each other in a layer, and where it lies: rows, parts of
 // attention, counts. See meeting.cuh for how.
 //
-// Each layer has such a place, and clears that of the layer after it, each value where its own kind is put. Two
-// layers later the same memory may be a place again. All blocks meet at a layer's end, releasing and
-// acquiring: that orders clears before those who look, and those who read before clears.
+// Each layer has such a place, and clears that of the layer after it, each value where its own kind is put. A place is
+// cleared two layers after its own at the earliest, and used again by the third. All blocks meet at a layer's end,
+// releasing and acquiring: that orders a clear after those who read what was there, and before those who look for what
+// comes. After the last layer of a launch its end does that.
 #pragma once
 #include "layer_ring.cuh"
 #include "meeting.cuh"

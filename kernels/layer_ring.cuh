@@ -349,7 +349,7 @@ __device__ __forceinline__ void copy_layers(
       oldest.advance();
     }
     const unsigned empty = full + Rings::kEmptyAfterFull + 8 * next.slot;
-    const bool may = more && under_way < (number > now ? 1 : Sizes::kPieces);
+    const bool may = under_way < (number > now ? 1 : Sizes::kPieces);
     if (may && mbarrier_has_ended(empty, next.parity ^ 1)) {
       copy(from, bytes);
       more = cursor.advance(tokens);

@@ -39,7 +39,7 @@ struct PieceSums {
 
   // The weights of the piece's tokens, of which the first `tokens` count.
   __device__ __forceinline__ void weigh(const T* piece, int tokens, float scale_log2) {
-    const int lane = threadIdx.x % 32, lane_row = lane / 4, lane_pair = lane % 4 * 2;
+    const int lane = threadIdx.x % 32, lane_row = lane / 4;
     float scores[2][4] = {};  // of tokens 0 to 7 and 8 to 15
     const T* keys = piece + lane_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
@@ -59,44 +59,13 @@ struct PieceSums {
         }
       }
     }
-    float best = highest;
+    if constexpr (kKeysSwap) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      if constexpr (kKeysSwap) scores[j][1] = scores[j][3];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const bool counts = j * 8 + lane_pair + i < tokens;
-        scores[j][i] = counts ? __fmul_rn(scores[j][i], scale_log2) : kLowest;
-        best = fmaxf(best, scores[j][i]);
-      }
+      for (int j = 0; j < 2; ++j) scores[j][1] = scores[j][3];
     }
-    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
-    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
-    const float keep = exp2_for<T>(highest - best);
-    const bool rescale = best > highest;
-    highest = best;
-    float added = 0.0f;
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float weights[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        weights[i] = exp2_for<T>(scores[j][i] - best + kLargestWeightLog2<T>);
-        added += weights[i];
-      }
-      split_pair<T>(weights[0], weights[1], high[j], low[j]);
-    }
-    total = fmaf(total, keep, added);
-    if (!__any_sync(0xffffffffu, rescale)) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float factor = __shfl_sync(0xffffffffu, keep, (lane_pair + i) * 4);
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        sums[step][i] *= factor;
-        sums[step][i + 2] *= factor;
-      }
-    }
+    const float before = highest;
+    const float keep = weigh_tokens<T>(scores, 0, tokens, scale_log2, highest, total, high, low);
+    if (__any_sync(0xffffffffu, highest > before)) rescale(sums, keep);
   }
 
   // Adds the piece of V, each token as often as it weighs. What lies after the first `tokens`, maybe

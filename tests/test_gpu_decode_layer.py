@@ -17,15 +17,18 @@ from cugraphs.executable import PlannedProgram
 from cugraphs.fusion import fuse
 from cugraphs.fusion_rules import RULES
 from cugraphs.interpreter import interpret
+from cugraphs.joined_ops import queued_runs
+from cugraphs.kernel import MAX_STACK
 from cugraphs.kernels.benchmark_sizes import MODELS
 from cugraphs.kernels.decode_layer import DECODE_LAYER, layer_case
 from cugraphs.kernels.launch_shapes import MULTIPROCESSORS
+from cugraphs.kernels.paged_cases import Heads
+from cugraphs.launch import device_arch
 from cugraphs.program import Kind
 
 pytestmark = pytest.mark.gpu
 
 REPLAYS = 200
-COUNT = 3  # layers
 SIZES = {"rows": 1}
 ONE_ROW = next(rule for rule in RULES if rule.fused is DECODE_LAYER)
 
@@ -54,21 +57,36 @@ def assert_close(found, expected):
     assert np.linalg.norm(found.astype(np.float64) - wide) < 0.02 * np.linalg.norm(wide)
 
 
+def model_case(name, length):
+    sizes = MODELS[name]
+    return layer_case(f"{name}_{length}", sizes.heads, length, sizes.hidden, sizes.inter)
+
+
+CASES = [
+    *((model_case("1b", length), 3) for length in (1, 130, 2900)),
+    (model_case("3b", 2500), 3),
+    (model_case("8b", 700), 3),
+    # More than one launch takes: the second goes on where the first ends, with its places.
+    (layer_case("many_layers", Heads(4, 2, 64), 300), MAX_STACK + 4),
+    # A place has more counts than a block has threads.
+    (layer_case("many_kv_heads", Heads(128, 128, 64), 37), 5),
+]
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(
-    ("model", "length"), [("1b", 1), ("1b", 130), ("1b", 2900), ("3b", 2500), ("8b", 700)]
-)
-def test_layers_in_one_launch_give_the_same_bits_in_every_replay(device, model, length, dtype):
+@pytest.mark.parametrize(("case", "count"), CASES, ids=[f"{c.name}-{n}" for c, n in CASES])
+def test_layers_in_one_launch_give_the_same_bits_in_every_replay(device, case, count, dtype):
     if device.multiprocessors < MULTIPROCESSORS:
         pytest.skip("fewer multiprocessors than the launch has blocks")
-    sizes = MODELS[model]
-    case = layer_case(model, sizes.heads, length, sizes.hidden, sizes.inter)
-    layers, _ = layers_of(case, COUNT, dtype)
+    layers, _ = layers_of(case, count, dtype)
     program, arrays = plain_layers(layers, case.attrs)
     joined = fuse(program, [replace(ONE_ROW, worth=None)])
     apart = fuse(program, [rule for rule in RULES if rule is not ONE_ROW])
-    assert sum(op.kernel is DECODE_LAYER for op in joined.ops) == COUNT
+    assert sum(op.kernel is DECODE_LAYER for op in joined.ops) == count
     assert all(op.kernel is not DECODE_LAYER for op in apart.ops)
+    if device_arch() == "sm_90":
+        runs = queued_runs(joined, SIZES, "sm_90", device.multiprocessors)
+        assert max(len(run) for run, _ in runs) == min(count, MAX_STACK)
 
     executable, run = runner_of(device, joined, arrays)
     first = run()

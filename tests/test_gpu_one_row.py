@@ -12,6 +12,7 @@ from test_interrupts import Interrupter
 from tiny_model import write_tiny_model
 
 from cugraphs import LLM, SamplingParams
+from cugraphs.kernel import MAX_STACK
 from cugraphs.kernels import DECODE_LAYER
 
 pytestmark = pytest.mark.gpu
@@ -29,6 +30,14 @@ CONFIG = {
 PROMPTS = ["The quick brown fox", "Once upon a time there was a little girl who had a cat"]
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
 SHORT = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+SIZES = {
+    "device": "cuda",
+    "dtype": "bfloat16",
+    "max_num_seqs": 2,
+    "max_model_len": 512,
+    "num_kv_blocks": 40,
+    "prefix_caching": False,  # a prompt that is in the cache gets other roundings
+}
 WAYS = {
     "replayed": {},
     "loops": {"num_scheduler_steps": 8, "step_loops": True, "async_scheduling": True},
@@ -44,18 +53,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module", params=WAYS)
 def engines(folder, request):
     """Two in one process, each with a stream of its own."""
-    how = {
-        "device": "cuda",
-        "dtype": "bfloat16",
-        "max_num_seqs": 2,
-        "max_model_len": 512,
-        "prefix_caching": False,  # a prompt that is in the cache gets other roundings
-        **WAYS[request.param],
-    }
-    both = [LLM(folder, num_kv_blocks=40, **how) for _ in range(2)]
-    program = both[0].runner.plan.decode[1].program
-    assert sum(op.kernel is DECODE_LAYER for op in program.ops) == CONFIG["num_hidden_layers"]
+    both = [LLM(folder, **SIZES, **WAYS[request.param]) for _ in range(2)]
+    assert fused_layers(both[0]) == CONFIG["num_hidden_layers"]
     return both
+
+
+def fused_layers(engine):
+    program = engine.runner.plan.decode[1].program
+    return sum(op.kernel is DECODE_LAYER for op in program.ops)
 
 
 def tokens(outputs):
@@ -105,3 +110,15 @@ def test_an_interrupt_leaves_nothing_behind(engines):
         with contextlib.suppress(KeyboardInterrupt), Interrupter(at):
             engine.generate([PROMPTS[0]], SHORT)
         assert alone(engine, PROMPTS[0], SHORT) == expected
+
+
+def test_more_layers_than_one_launch_takes(tmp_path):
+    """Two launches of blocks that meet, one behind the other: eager, in a replay, in a loop."""
+    config = {**CONFIG, "num_hidden_layers": MAX_STACK + 3}
+    folder = write_tiny_model(tmp_path / "model", config=config)
+    found = set()
+    for how in WAYS.values():
+        engine = LLM(folder, **SIZES, **how)
+        assert fused_layers(engine) == MAX_STACK + 3
+        found |= {tuple(alone(engine, PROMPTS[0])[0]) for _ in range(3)}
+    assert len(found) == 1
