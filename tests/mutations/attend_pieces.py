@@ -101,23 +101,14 @@ BUGS = {
         ("odd tokens have even ones' scores", "scores[j][1] = scores[j][3];", ";"),
         (
             "tokens after the last are weighed, pieces",
-            "token < end ? __fmul_rn(scores[j][i], scale_log2) : kLowest",
-            "__fmul_rn(scores[j][i], scale_log2)",
+            "end - token_of(n), scale_log2",
+            "kTileTokens, scale_log2",
         ),
         (
-            "the maximum of a lane's tokens alone",
-            "      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));\n",
+            "sums are not rescaled, pieces",
+            "      if (__any_sync(0xffffffffu, highest > before)) rescale(sums, keep);\n",
             "",
         ),
-        (
-            "the maximum of earlier tokens is forgotten, pieces",
-            "float best = highest;",
-            "float best = kLowest;",
-        ),
-        ("the new maximum is not kept, pieces", "      highest = best;\n", ""),
-        ("sums are not rescaled", "sums[step][i] *= factor;", ";"),
-        ("rescaled by another head's factor", "keep, (lane_pair + i) * 4)", "keep, lane_pair * 4)"),
-        ("totals are not rescaled, pieces", "fmaf(total, keep, added)", "total + added"),
         (
             "what lies after the last token counts",
             "        const int first = (end - token_of(n)) * kHeadDim;\n",

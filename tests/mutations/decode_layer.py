@@ -46,18 +46,18 @@ BUGS = {
         ),
         (
             "counts of the next layer are not cleared",
-            "clear_count(next.count(threadIdx.x));",
+            "clear_count(next.count(i));",
             "{}",
         ),
         (
             "a layer clears its own counts",
-            "clear_count(next.count(threadIdx.x))",
-            "clear_count(here.count(threadIdx.x))",
+            "clear_count(next.count(i))",
+            "clear_count(here.count(i))",
         ),
         (
             "the last count is not cleared",
-            "threadIdx.x < Place::kCounts)",
-            "threadIdx.x < Place::kCounts - 1)",
+            "i < Place::kCounts;",
+            "i < Place::kCounts - 1;",
         ),
         ("the result's place is not cleared", "      clear(next.out() + column);\n", ""),
         ("every layer is the last", "is_last = layer == count - 1;", "is_last = true;"),

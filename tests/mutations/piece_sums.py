@@ -4,8 +4,8 @@ BUGS = {
     ("paged_decode_attention", "piece_sums.cuh"): (
         (
             "a token after the last counts, few rows",
-            "lane_pair + i < tokens;",
-            "lane_pair + i <= tokens;",
+            "(scores, 0, tokens, scale_log2",
+            "(scores, 0, tokens + 1, scale_log2",
         ),
         (
             "what lies after the last token is added, few rows",
@@ -14,18 +14,8 @@ BUGS = {
         ),
         (
             "sums keep an old maximum, few rows",
-            "if (!__any_sync(0xffffffffu, rescale)) return;",
-            "return;",
-        ),
-        (
-            "the total keeps an old maximum, few rows",
-            "total = fmaf(total, keep, added);",
-            "total += added;",
-        ),
-        (
-            "the maximum of earlier tokens is forgotten, few rows",
-            "float best = highest;\n#pragma unroll\n    for (int j = 0",
-            "float best = kLowest;\n#pragma unroll\n    for (int j = 0",
+            "    if (__any_sync(0xffffffffu, highest > before)) rescale(sums, keep);\n",
+            "",
         ),
         ("weights rounded to T, few rows", "        mma_m16n8k16<T>(sums[step], a, low);\n", ""),
         (
@@ -33,7 +23,6 @@ BUGS = {
             "const int place = kKeysSwap ? j ^ lane_row % 2 : j;",
             "const int place = j;",
         ),
-        ("scores are not scaled, few rows", "__fmul_rn(scores[j][i], scale_log2)", "scores[j][i]"),
         ("queries of other heads are read, few rows", "if (lane_row < heads) queries", "queries"),
         (
             "columns of sums swapped, few rows",
