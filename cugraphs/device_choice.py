@@ -20,7 +20,6 @@ from cugraphs.kv_cache import KVCacheShape
 BLOCK_SIZE = 16  # tokens in a KV block
 CPU_KV_SHARE = 0.25  # of the machine's memory, for the KV pool unless num_kv_blocks is given
 GPU_MEMORY_UTILIZATION = 0.9  # of the device's memory, for everything
-CPU_INSTEAD = "device='cpu'"  # what to give in place of a GPU that cannot be used
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _log = logging.getLogger("cugraphs")
 
@@ -74,7 +73,7 @@ def choose_device(
         try:
             return CudaDevice(allow_tf32=allow_tf32, tuning_table=table)
         except CudaUnavailable as problem:  # unlike who needs a GPU, this caller has a choice
-            raise CudaUnavailable(f"{problem}; or use {CPU_INSTEAD}") from None
+            raise CudaUnavailable(problem.problem, cpu_instead="device='cpu'") from None
     if not has_driver():
         _log.info("device cpu: this machine has no NVIDIA driver")
         return CpuDevice()

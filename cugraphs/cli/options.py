@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from cugraphs.cli.held_interrupt import held_interrupt
 from cugraphs.cuda_availability import CudaUnavailable, wake_driver
-from cugraphs.device_choice import CPU_INSTEAD, GPU_MEMORY_UTILIZATION
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION
 from cugraphs.llm import LLM
 from cugraphs.model_shapes import MODEL_SHAPES
 from cugraphs.sampling_params import SamplingParams
@@ -210,12 +210,13 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
 
 @contextmanager
 def device_as_option() -> Iterator[None]:
-    """Where the library advises another device, advise the option of the command line."""
+    """Where the library offers the CPU as its callers ask for it, offer the command's option."""
     try:
         yield
-    except CudaUnavailable as problem:
-        problem.args = (str(problem).replace(CPU_INSTEAD, "--device cpu"),)
-        raise
+    except CudaUnavailable as error:
+        if error.cpu_instead is None:
+            raise
+        raise CudaUnavailable(error.problem, cpu_instead="--device cpu") from error
 
 
 def print_stats(args: argparse.Namespace, llm: LLM) -> None:
