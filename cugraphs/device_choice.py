@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from cugraphs.counted import counted
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.cuda_availability import CudaUnavailable, has_driver
 from cugraphs.cuda_device import CudaDevice
@@ -162,7 +163,8 @@ class MemoryBudget:
         if self.kv_cache_bytes is not None and cache.nbytes > self.kv_cache_bytes:
             raise ValueError(
                 f"LLM: kv_cache_bytes is {self.kv_cache_bytes}, expected at least {cache.nbytes} "
-                f"for one sequence of {cache.max_model_len} tokens; raise it or lower max_model_len"
+                f"for one sequence of {counted(cache.max_model_len, 'token')}; raise it or lower "
+                "max_model_len"
             )
 
     def device_bytes(self, device: Device) -> int | None:

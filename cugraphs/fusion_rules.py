@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cugraphs.counted import counted
 from cugraphs.kernel import Axes, Kernel
 from cugraphs.kernels import (
     ADD,
@@ -96,7 +97,7 @@ class Rule:
         least = len(self.fused.produced) + self.fused.num_required
         if not least <= len(self.operands) <= most:
             raise ValueError(
-                f"Rule: {self.fused.name} gets {len(self.operands)} operands, "
+                f"Rule: {self.fused.name} gets {counted(len(self.operands), 'operand')}, "
                 f"expected {least} to {most}"
             )
 

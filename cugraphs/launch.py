@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import (
     DTYPES,
@@ -367,7 +368,7 @@ def _plan(
     names = tuple([operand.name for operand in kernel.operands])
     if len(arrays) > len(names):
         raise TypeError(
-            f"{kernel.name}: got {len(arrays)} arrays, expected at most {len(names)} "
+            f"{kernel.name}: got {counted(len(arrays), 'array')}, expected at most {len(names)} "
             f"({', '.join(names)})"
         )
     types = [_array_type(kernel, name, key) for name, key in zip(names, arrays, strict=False)]

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from cugraphs.array_type import DTYPES
+from cugraphs.counted import counted
 from cugraphs.tensor_map import TensorMap
 
 CUDA_TYPES: Mapping[str, str] = {
@@ -101,8 +102,9 @@ class Launch:
         """Refuse a launch that not every machine has an answer for."""
         if bool(self.arch) != (self.elsewhere is not None):
             raise ValueError(
-                f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere or ())} "
-                "launches elsewhere, expected both or neither"
+                f"Launch: {self.function} has arch {self.arch!r} and "
+                f"{counted(len(self.elsewhere or ()), 'launch', 'launches')} elsewhere, expected "
+                "both or neither"
             )
         if self.tensor_maps and not self.arch:
             raise ValueError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from cugraphs.array_type import Array, ArrayType
+from cugraphs.counted import counted
 from cugraphs.program import Buffer, Kind, Program
 
 LEAST_LAYERS = 3  # which take turns; fewer would clear what others still read
@@ -23,7 +24,7 @@ def num_places(layers: int) -> int:
         layers: of a step, at least :data:`LEAST_LAYERS`; the first follows on the last, of the step
             before.
     """
-    assert layers >= LEAST_LAYERS, f"{layers} layers"
+    assert layers >= LEAST_LAYERS, counted(layers, "layer")
     return next(n for n in range(LEAST_LAYERS, layers + 1) if not 0 < layers % n < LEAST_LAYERS)
 
 

@@ -173,7 +173,7 @@ def test_an_answer_without_text_is_an_empty_line(folder, expected, capsys):
     assert main(["generate", folder, "The quick", "--stop", first, *GREEDY]) == 0
     out, err = capsys.readouterr()
     assert out == "\n"
-    assert err.splitlines()[-1].startswith("cugraphs: 1 tokens in ")
+    assert err.splitlines()[-1].startswith("cugraphs: 1 token in ")
     assert err.splitlines()[-1].endswith("finish_reason stop")
 
 

@@ -355,7 +355,7 @@ def prepared(kernel: Kernel, arrays, **attrs):
             ValueError,
             r"^add: out is float16\[2, 4\], expected float32\[2, 4\]$",
         ),
-        (ADD, [rows(2, 4)] * 2, {}, TypeError, r"^add: got 1 operands, expected 2 \(a, b\)$"),
+        (ADD, [rows(2, 4)] * 2, {}, TypeError, r"^add: got 1 operand, expected 2 \(a, b\)$"),
         (ADD, [rows(2, 4)] * 4, {}, TypeError, r"^add: got 4 arrays, expected at most 3 \(out, a,"),
         (
             RMS_NORM,

@@ -31,7 +31,7 @@ BAD_CALLS = [
     (
         ("a", [GREEDY, GREEDY]),
         ValueError,
-        "params has 2 SamplingParams for 1 prompts, expected one, or one per prompt",
+        "params has 2 SamplingParams for 1 prompt, expected one, or one per prompt",
     ),
     ((["a", "b"], [GREEDY]), ValueError, "params has 1 SamplingParams for 2 prompts"),
     (("a", {"temperature": 0}), TypeError, "params is {'temperature': 0} (dict), expected"),
@@ -72,7 +72,7 @@ def test_a_bad_call_says_what_is_wrong_and_runs_nothing(llm, arguments, error, m
         ((None,), TypeError, "the prompt is None (NoneType), expected a string or a list"),
         ((["a", "b"],), TypeError, "the prompt holds 'a' (str), expected token ids, all integers"),
         (("a", SamplingParams(n=2)), ValueError, "LLM.stream: n is 2, expected 1; use generate"),
-        (("a", [GREEDY, GREEDY]), ValueError, "params has 2 SamplingParams for 1 prompts"),
+        (("a", [GREEDY, GREEDY]), ValueError, "params has 2 SamplingParams for 1 prompt"),
         (([BOS] * MAX_MODEL_LEN,), ValueError, "the prompt has 256 tokens, expected at most 255"),
     ],
 )

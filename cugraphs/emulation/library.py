@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.emulation.build import build_kernel, build_runtime
 
 ORDERS = {"forward": 0, "reverse": 1, "random": 2}
@@ -207,7 +208,7 @@ class Library:
         parameters = self.parameters(function)
         if len(arguments) != len(parameters):
             raise EmulationError(
-                f"{function}: the launch passes {len(arguments)} arguments, "
+                f"{function}: the launch passes {counted(len(arguments), 'argument')}, "
                 f"the function takes {len(parameters)}"
             )
         for i, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
