@@ -1,6 +1,7 @@
 """Neighbouring ops that are one launch: which they are, how it is packed, that it is the same."""
 
 import ctypes
+import sys
 import types
 from dataclasses import replace
 
@@ -287,6 +288,46 @@ def test_a_context_that_has_no_room_for_all_blocks_runs_something_else(card):
     launch._plan.cache_clear()
     card.on_each = 0
     assert [part.label for part in prepared(0, kernel)] == ["apart"]
+
+
+@pytest.fixture
+def context(monkeypatch):
+    """What the driver answers for the current context, on a card of 132 multiprocessors."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
+    found = types.SimpleNamespace(multiprocessors=132, error=driver.CUresult.CUDA_SUCCESS)
+    success = found.error
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda: found))
+    found.id = 0
+
+    def resource(context, kind):
+        assert (context, kind) == (55, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        if found.error is None:
+            raise RuntimeError('Function "cuCtxGetDevResource" not found')
+        if found.error:
+            return found.error, None
+        return success, types.SimpleNamespace(
+            sm=types.SimpleNamespace(smCount=found.multiprocessors)
+        )
+
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (success, 55))
+    monkeypatch.setattr(driver, "cuCtxGetDevResource", resource)
+    return found
+
+
+@pytest.mark.parametrize("count", [64, 132, 200])
+def test_multiprocessors_are_those_of_the_context(context, count):
+    context.multiprocessors = count
+    assert launch.device_multiprocessors() == min(count, 132)
+
+
+@pytest.mark.parametrize("error", ["CUDA_ERROR_NOT_SUPPORTED", None])
+def test_a_driver_that_knows_no_parts_of_a_device_has_all_of_it(context, error):
+    from cuda.bindings import driver
+
+    context.error = error and getattr(driver.CUresult, error)
+    assert launch.device_multiprocessors() == 132
 
 
 def test_a_driver_that_does_not_say_how_many_blocks_run_at_once_is_told_of(card):
