@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cugraphs import meeting_places
 from cugraphs.counted import counted
 from cugraphs.kernel import Axes, Kernel
 from cugraphs.kernels import (
@@ -43,7 +44,7 @@ from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 
 # In ``Rule.operands``: the places in which blocks of the fused launch meet, its own and the next's.
-HERE, NEXT_PLACE = (-1, "here"), (-1, "next_place")
+HERE, NEXT_PLACE = (-1, meeting_places.HERE), (-1, meeting_places.NEXT_PLACE)
 
 
 @dataclass(frozen=True)

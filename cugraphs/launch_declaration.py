@@ -74,9 +74,10 @@ class Launch:
         stack: operands that each op has of its own where several, one after the other, are one
             launch: up to :data:`MAX_STACK` ops of one kernel with the same scalars and sizes, the
             ``out`` of one being the ``x`` of the next and of nobody else, and all operands but
-            these being the same arrays. What an op updates of them, but for places, the next does
-            not have. They come first, as one parameter (kernels/stack.cuh);
-            ``operands`` names the others. Only a kernel of one launch has it.
+            these being the same arrays. What an op updates of them, but for places, no later one
+            has, and its ``next_place`` is the ``here`` of the next. They come first, as one
+            parameter (kernels/stack.cuh); ``operands`` names the others. Only a kernel of
+            one launch has it.
         phases: names of what its blocks go through, one after the other, for each op that it is
             made for. They note each in a build with clock stamps (kernels/phase_stamps.cuh), and
             the kernel prices them.

@@ -14,6 +14,7 @@ from cugraphs.counted import counted
 from cugraphs.program import Buffer, Kind, Program
 
 LEAST_LAYERS = 3  # which take turns; fewer would clear what others still read
+HERE, NEXT_PLACE = "here", "next_place"  # operands: a layer's own place, and that of the next
 _PREFIX = "meeting_place."
 
 
