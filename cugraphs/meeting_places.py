@@ -29,17 +29,19 @@ def num_places(layers: int) -> int:
     return next(n for n in range(LEAST_LAYERS, layers + 1) if not 0 < layers % n < LEAST_LAYERS)
 
 
-def declare_places(layers: int, words: int, first_id: int) -> list[Buffer]:
+def declare_places(kernel: str, layers: int, words: int, first_id: int) -> list[Buffer]:
     """The STATE of so many layers.
 
     Args:
+        kernel: whose blocks meet there. It is in their names, so that the kernels of a program
+            have places of their own; those of one name are the same memory in all programs.
         layers: as of :func:`num_places`.
         words: of a place.
         first_id: of the buffers in their program.
     """
     type_ = ArrayType((words,), "int32")
     return [
-        Buffer(first_id + number, f"{_PREFIX}{number}", type_, Kind.STATE)
+        Buffer(first_id + number, f"{_PREFIX}{kernel}.{number}", type_, Kind.STATE)
         for number in range(num_places(layers))
     ]
 
