@@ -148,7 +148,8 @@ class Library:
             phases: that its blocks note, each some block.
 
         Raises:
-            EmulationError: a check failed; the message names file and line.
+            EmulationError: a check failed; the message names file and line. Or the system has no
+                memory for the threads' stacks; it says how much they take and what limits it.
             ValueError: the launch's shape is one that no device takes.
         """
         if not 1 <= block <= MAX_BLOCK_THREADS:
@@ -182,11 +183,15 @@ class Library:
             raise EmulationError(self._failure(function))
 
     def register(self, buffers: Sequence[Buffer]) -> None:
-        """Say which memory the following launches may access; a checked library needs it."""
+        """Say which memory the following launches may access; a checked library needs it.
+
+        Raises:
+            EmulationError: the system has no memory to note in what is known of it.
+        """
         self._runtime.emu_clear_operands()
         for buffer in buffers:
             if self.checked and buffer.address:
-                self._runtime.emu_add_operand(
+                failed = self._runtime.emu_add_operand(
                     ctypes.c_void_p(buffer.address),
                     ctypes.c_size_t(buffer.nbytes),
                     int(buffer.uninitialised),
@@ -194,6 +199,8 @@ class Library:
                     int(buffer.early),
                     buffer.name.encode(),
                 )
+                if failed:
+                    raise EmulationError(self._failure(f"operand {buffer.name}"))
                 for elements in buffer.late:
                     self._runtime.emu_mark_late(
                         ctypes.c_void_p(buffer.address + elements.start * buffer.itemsize),
