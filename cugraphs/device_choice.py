@@ -68,6 +68,13 @@ def choose_device(
     if not isinstance(tuning_table, str | Path | None):
         raise TypeError(f"LLM: tuning_table is {tuning_table!r}, expected a path or None")
     table = None if tuning_table is None else Path(tuning_table)
+    chosen = _choose_device(device, allow_tf32, table)
+    if table is not None and chosen.shares_host_memory:
+        _log.info("tuning_table has no effect: it is of a GPU's matrix products")
+    return chosen
+
+
+def _choose_device(device: str, allow_tf32: bool, table: Path | None) -> Device:
     if device == "cpu":
         return CpuDevice()
     if device == "cuda":

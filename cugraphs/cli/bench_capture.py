@@ -35,7 +35,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_common_options(parser)
     parser.add_argument(
-        "--profile", default="default", choices=PROFILES, help="of the ladder (default default)"
+        "--profile", default="default", choices=PROFILES, help='of the ladder (default: "default")'
     )
     parser.add_argument(
         "--max-num-seqs", type=int, default=512, metavar="N", help="top of the ladder (default 512)"
