@@ -16,6 +16,7 @@ from typing import Protocol, cast
 from cugraphs.arena import allocate_arrays
 from cugraphs.capture_report import CapturedRung, CaptureReport
 from cugraphs.compiler import plan_arena, plan_program
+from cugraphs.counted import counted
 from cugraphs.device import CaptureError, Device, Replay
 from cugraphs.executable import INPUTS, Executable, PlannedProgram
 from cugraphs.kernel import Array, ArrayType, Dim
@@ -221,11 +222,11 @@ class BucketedStep:
             self.counts.off_ladder_steps += 1
             if not self._warned:
                 self._warned = True
-                how = f"{len(parts)} replays" if len(parts) > 1 else "an eager step"
+                how = counted(len(parts), "replay") if len(parts) > 1 else "an eager step"
                 _log.warning(
-                    "a batch of %d rows is above the largest captured size %d and runs as %s; "
+                    "a batch of %s is above the largest captured size %d and runs as %s; "
                     "capture a larger one (max_capture_size, buckets)",
-                    rows,
+                    counted(rows, "row"),
                     self.ladder.top,
                     how,
                 )
@@ -258,7 +259,7 @@ class BucketedStep:
                 graph = executable.capture(sizes)
             except CaptureError as error:
                 self._eager_reason = f"not captured: {error}"
-                stopped = f"{rung} rows: {error}; they and smaller batches run eagerly"
+                stopped = f"{counted(rung, 'row')}: {error}; they and smaller batches run eagerly"
                 self.capture_report.stopped = stopped
                 _log.warning("%s", stopped)
                 return
@@ -292,7 +293,9 @@ class BucketedStep:
             try:
                 self.executable(rung).capture_loop({AXIS: rung})
             except CaptureError as error:
-                _log.warning("%d rows: %s; their steps are replayed one by one", rung, error)
+                _log.warning(
+                    "%s: %s; their steps are replayed one by one", counted(rung, "row"), error
+                )
                 return
             self._loops.add(rung)
 
@@ -315,7 +318,7 @@ class BucketedStep:
         graph = self.executable(rung).bind({AXIS: rung}).graph
         if graph is None:
             raise ValueError(
-                f"graph: {rung} rows are not captured, expected one of {list(self.captured)}"
+                f"graph: rung {rung} is not captured, expected one of {list(self.captured)}"
             )
         return graph
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from cugraphs.counted import counted
 from cugraphs.program import Buffer, Kind, Program
 
 ALIGNMENT_BYTES = 256  # what a device allocation guarantees; every vector load is aligned
@@ -82,8 +83,8 @@ class BufferAssignment:
     def report(self) -> str:
         """One line: arena bytes, the lower bound, and what no sharing would cost."""
         return (
-            f"{len(self.offsets)} temporaries: {self.arena_bytes:,} bytes, "
-            f"lower bound {self.peak_live_bytes:,}, without sharing {self.total_bytes:,}"
+            f"{counted(len(self.offsets), 'temporary', 'temporaries')}: {self.arena_bytes:,} "
+            f"bytes, lower bound {self.peak_live_bytes:,}, without sharing {self.total_bytes:,}"
         )
 
 

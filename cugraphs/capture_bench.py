@@ -164,7 +164,7 @@ class CaptureBench:
         """What the host does for a step of a captured rung, of dead rows."""
         executable, sizes = self._decode[self._plan.ladder.class_for(rung)], {AXIS: rung}
         graph = executable.bind(sizes).graph
-        assert graph is not None, f"{rung} rows are captured"
+        assert graph is not None, f"rung {rung} is captured"
         samples = []
         for _ in range(30):
             self._device.stream.synchronize()

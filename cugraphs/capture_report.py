@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from cugraphs.counted import counted
+
 
 @dataclass(frozen=True)
 class CapturedRung:
@@ -66,5 +68,7 @@ class CaptureReport:
             f"{rung.driver_bytes:13,}"
             for rung in self.rungs
         ]
-        lines.append(f"{len(self)} graphs, {self.seconds:.3f} s, {self.driver_bytes:,} bytes")
+        lines.append(
+            f"{counted(len(self), 'graph')}, {self.seconds:.3f} s, {self.driver_bytes:,} bytes"
+        )
         return "\n".join([*lines, *([self.stopped] if self.stopped else [])])

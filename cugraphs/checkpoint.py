@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from cugraphs.counted import counted
 from cugraphs.json_file import json_kind, read_json_object
 from cugraphs.model_file import ModelFileError, refusal
 from cugraphs.one_line import one_line, quoted, reason, several
@@ -198,7 +199,7 @@ def _read_shards(folder: Path, names: frozenset[str]) -> list[FileHeader]:
         raise refusal(
             index_path,
             f"lists {several(missing)}, not in the folder",
-            f"all {len(shards)} shards beside it",
+            f"all {counted(len(shards), 'shard')} beside it",
             "download the missing files",
         )
     headers = [read_header(folder / shard) for shard in shards]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import Array
 from cugraphs.launch import stamped_modules
@@ -102,7 +103,9 @@ class ClockStamps:
         """
         count = int(self._device.read(self._count).view(np.uint32)[0])
         if count != self._blocks:
-            raise RuntimeError(f"clock stamps: {count} blocks have run, expected {self._blocks}")
+            raise RuntimeError(
+                f"clock stamps: {counted(count, 'block')} ran, expected {self._blocks}"
+            )
         stamps = self._device.read(self._stamps).view(STAMP)
         stamps["place"] = np.arange(count)
         raw = self._device.read(self._phases)[: count * self._of_block * PHASE_STAMP.itemsize]
@@ -165,7 +168,8 @@ def split_stamps(
         own, left[function] = left[function][:blocks], left[function][blocks:]
         if sorted(own["block"].tolist()) != list(range(blocks)):
             raise RuntimeError(
-                f"clock stamps: {function} has {len(own)} stamps of {blocks} blocks, expected one "
+                f"clock stamps: {function} has {counted(len(own), 'stamp')} of "
+                f"{counted(blocks, 'block')}, expected one "
                 "of each"
             )
         found.append(StampedLaunch(function, own))

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cugraphs.build_cache import cache_folder
+from cugraphs.counted import counted
 from cugraphs.nvrtc import compile_cubin, is_compiled
 from cugraphs.start_times import span
 
@@ -38,7 +39,9 @@ def compile_together(functions: Sequence[Function], options: Sequence[str] = ())
     shared = cache_folder("cubins").parent.name == "cugraphs"
     if count < 2 or not shared or not sys.executable:
         return 0
-    with span(f"compile {len(missing)} kernels in {count} processes"):
+    with span(
+        f"compile {counted(len(missing), 'kernel')} in {counted(count, 'process', 'processes')}"
+    ):
         return _compile_in_processes(missing[:_MOST_FUNCTIONS], options, count)
 
 

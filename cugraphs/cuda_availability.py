@@ -25,7 +25,19 @@ INSTALL = "pip install 'cugraphs[cuda13]' (or cuda12, by the driver)"
 
 
 class CudaUnavailable(RuntimeError):
-    """The GPU cannot be used; the message is one line and says what to do."""
+    """The GPU cannot be used; the message is one line and says what to do.
+
+    Args:
+        problem: what is wrong, and what would mend it.
+        cpu_instead: how the caller asks for the CPU, if it has that choice; what is at the end of
+            the message then.
+    """
+
+    def __init__(self, problem: str, *, cpu_instead: str | None = None) -> None:
+        """Both are kept, so that who passes the error on can spell the choice anew."""
+        super().__init__(problem if cpu_instead is None else f"{problem}; or use {cpu_instead}")
+        self.problem = problem
+        self.cpu_instead = cpu_instead
 
 
 def has_driver() -> bool:

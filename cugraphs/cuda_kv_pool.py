@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from cugraphs.counted import counted
 from cugraphs.kernel import DTYPES
 from cugraphs.kv_cache import KVCacheShape
 
@@ -56,8 +57,9 @@ class CudaKVPool:
             self._range.back(num_blocks * self._block_bytes)
         except MemoryError:
             raise MemoryError(
-                f"cuda: {num_blocks:,} blocks of the KV cache are {self.bytes_of(num_blocks):,} "
-                "bytes, which do not fit; lower num_kv_blocks or gpu_memory_utilization"
+                f"cuda: a KV cache of {counted(num_blocks, 'block')} is "
+                f"{self.bytes_of(num_blocks):,} bytes, which do not fit; lower num_kv_blocks or "
+                "gpu_memory_utilization"
             ) from None
         for array in self.arrays.values():
             array[:1].data.memset_async(0, self._block_bytes, self._stream)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from cugraphs.counted import counted
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.cuda_availability import CudaUnavailable, has_driver
 from cugraphs.cuda_device import CudaDevice
@@ -20,7 +21,6 @@ from cugraphs.kv_cache import KVCacheShape
 BLOCK_SIZE = 16  # tokens in a KV block
 CPU_KV_SHARE = 0.25  # of the machine's memory, for the KV pool unless num_kv_blocks is given
 GPU_MEMORY_UTILIZATION = 0.9  # of the device's memory, for everything
-CPU_INSTEAD = "device='cpu'"  # what to give in place of a GPU that cannot be used
 _DTYPES = ("auto", "float32", "float16", "bfloat16")
 _log = logging.getLogger("cugraphs")
 
@@ -68,13 +68,20 @@ def choose_device(
     if not isinstance(tuning_table, str | Path | None):
         raise TypeError(f"LLM: tuning_table is {tuning_table!r}, expected a path or None")
     table = None if tuning_table is None else Path(tuning_table)
+    chosen = _choose_device(device, allow_tf32, table)
+    if table is not None and chosen.shares_host_memory:
+        _log.info("tuning_table has no effect: it is of a GPU's matrix products")
+    return chosen
+
+
+def _choose_device(device: str, allow_tf32: bool, table: Path | None) -> Device:
     if device == "cpu":
         return CpuDevice()
     if device == "cuda":
         try:
             return CudaDevice(allow_tf32=allow_tf32, tuning_table=table)
         except CudaUnavailable as problem:  # unlike who needs a GPU, this caller has a choice
-            raise CudaUnavailable(f"{problem}; or use {CPU_INSTEAD}") from None
+            raise CudaUnavailable(problem.problem, cpu_instead="device='cpu'") from None
     if not has_driver():
         _log.info("device cpu: this machine has no NVIDIA driver")
         return CpuDevice()
@@ -163,7 +170,8 @@ class MemoryBudget:
         if self.kv_cache_bytes is not None and cache.nbytes > self.kv_cache_bytes:
             raise ValueError(
                 f"LLM: kv_cache_bytes is {self.kv_cache_bytes}, expected at least {cache.nbytes} "
-                f"for one sequence of {cache.max_model_len} tokens; raise it or lower max_model_len"
+                f"for one sequence of {counted(cache.max_model_len, 'token')}; raise it or lower "
+                "max_model_len"
             )
 
     def device_bytes(self, device: Device) -> int | None:

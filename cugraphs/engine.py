@@ -17,6 +17,7 @@ import numpy as np
 
 from cugraphs.block_manager import BlockManager
 from cugraphs.completion import Completion
+from cugraphs.counted import counted
 from cugraphs.model_runner import ModelRunner
 from cugraphs.outputs import Logprob, RequestOutput
 from cugraphs.request import Request
@@ -98,9 +99,10 @@ class Engine:
         needed = self.blocks.blocks_for(cache.max_model_len)
         if self.blocks.num_usable < needed:
             raise ValueError(
-                f"Engine: the KV cache has {self.blocks.num_usable} usable blocks of "
-                f"{cache.block_size} tokens, expected at least {needed} for max_model_len "
-                f"{cache.max_model_len}; raise num_kv_blocks to {needed + 1} or lower max_model_len"
+                f"Engine: the KV cache has {counted(self.blocks.num_usable, 'usable block')} of "
+                f"{counted(cache.block_size, 'token')}, expected at least {needed} for "
+                f"max_model_len {cache.max_model_len}; raise num_kv_blocks to {needed + 1} or "
+                "lower max_model_len"
             )
         if len(eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
@@ -384,7 +386,7 @@ class Engine:
             raise ValueError("Engine: the prompt has 0 tokens, expected at least 1")
         if len(token_ids) >= self._max_model_len:
             raise ValueError(
-                f"Engine: the prompt has {len(token_ids)} tokens, expected at most "
+                f"Engine: the prompt has {counted(len(token_ids), 'token')}, expected at most "
                 f"{self._max_model_len - 1}: max_model_len is {self._max_model_len} "
                 "and one token is generated; shorten it, or set truncate_prompt_tokens"
             )

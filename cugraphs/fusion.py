@@ -66,6 +66,8 @@ def fuse(program: Program, rules: Sequence[Rule] = RULES, *, least_rows: int = 1
     if too_few:
         others = [rule for number, rule in enumerate(rules) if number not in too_few]
         return fuse(program, others, least_rows=least_rows)
+    kernels = [rules[number].fused.name for number in placed]
+    assert len(set(kernels)) == len(kernels), f"two rules give {kernels} places of the same names"
     places: list[Buffer] = []
     for number, indices in placed.items():
         places += _give_places(rules[number], ops, indices, len(program.buffers) + len(places))
@@ -80,7 +82,7 @@ def _give_places(
     """Give the ops of a rule places of the program, which they use by turns; returns these."""
     here, next_place = rule.operands.index(HERE), rule.operands.index(NEXT_PLACE)
     (words,) = ops[indices[0]].operands[here].type.shape
-    places = declare_places(len(indices), words, first_id)
+    places = declare_places(rule.fused.name, len(indices), words, first_id)
     for number, index in enumerate(indices):
         operands = list(ops[index].operands)
         operands[here] = places[number % len(places)]

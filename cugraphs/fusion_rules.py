@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cugraphs import meeting_places
+from cugraphs.counted import counted
 from cugraphs.kernel import Axes, Kernel
 from cugraphs.kernels import (
     ADD,
@@ -42,7 +44,7 @@ from cugraphs.kernels.rope_append_attention import WORTH_ROWS
 from cugraphs.kernels.stream_linear import MAX_ADD_ROWS
 
 # In ``Rule.operands``: the places in which blocks of the fused launch meet, its own and the next's.
-HERE, NEXT_PLACE = (-1, "here"), (-1, "next_place")
+HERE, NEXT_PLACE = (-1, meeting_places.HERE), (-1, meeting_places.NEXT_PLACE)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Rule:
         least = len(self.fused.produced) + self.fused.num_required
         if not least <= len(self.operands) <= most:
             raise ValueError(
-                f"Rule: {self.fused.name} gets {len(self.operands)} operands, "
+                f"Rule: {self.fused.name} gets {counted(len(self.operands), 'operand')}, "
                 f"expected {least} to {most}"
             )
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cugraphs.kernel import MAX_STACK, Access, Launch, MatrixProduct, bind_axis, running_on
+from cugraphs.meeting_places import HERE, NEXT_PLACE
 from cugraphs.program import Buffer, Kind, Op, Program
 
 
@@ -21,7 +22,9 @@ def joined_ops(program: Program, launches: Sequence[Launch | None]) -> list[rang
     """
     uses = Counter(buffer for op in program.ops for buffer in op.operands)
     runs: list[range] = []
+    updated: set[Buffer] = set()  # by the last of the runs, but for places
     for index, (op, launch) in enumerate(zip(program.ops, launches, strict=True)):
+        own = _own(op, launch)
         if (
             runs
             and launch is not None
@@ -29,10 +32,14 @@ def joined_ops(program: Program, launches: Sequence[Launch | None]) -> list[rang
             and len(runs[-1]) < MAX_STACK
             and launches[index - 1] == launch
             and _continues(program.ops[index - 1], op, launch, uses)
+            # Nothing orders what one op stores before what another reads, but for places.
+            and updated.isdisjoint(own)
         ):
             runs[-1] = range(runs[-1].start, index + 1)
         else:
             runs.append(range(index, index + 1))
+            updated.clear()
+        updated.update(buffer for buffer, access in own.items() if access is Access.UPDATE)
     return runs
 
 
@@ -85,9 +92,20 @@ def _continues(before: Op, op: Op, launch: Launch, uses: Mapping[Buffer, int]) -
     common = {*(launch.operands or ())} - {"out", "x"}
     if any(earlier.get(name) is not now.get(name) for name in common):
         return False
-    # Nothing orders what one op stores before what the next reads, but for places.
-    updated = [o.name for o in op.kernel.operands if o.access is Access.UPDATE and not o.scratch]
-    return all(earlier[name] is not now[name] for name in updated if name in launch.stack)
+    if HERE not in launch.stack:
+        return True
+    # An op clears the place in which the next ones meet, while nobody reads there any more.
+    return earlier[NEXT_PLACE] is now[HERE] and now[NEXT_PLACE] is not earlier[HERE]
+
+
+def _own(op: Op, launch: Launch | None) -> dict[Buffer, Access]:
+    """What an op has of its own in a launch with others, but for places."""
+    stack = () if launch is None else launch.stack
+    return {
+        buffer: operand.access
+        for operand, buffer in zip(op.kernel.operands, op.operands, strict=False)
+        if operand.name in stack and not operand.scratch
+    }
 
 
 def _named(op: Op) -> dict[str, Buffer]:

@@ -26,6 +26,7 @@ from cugraphs.array_type import Dim as Dim
 from cugraphs.array_type import bind_axis as bind_axis
 from cugraphs.array_type import compute_dtype as compute_dtype
 from cugraphs.array_type import same_axis as same_axis
+from cugraphs.counted import counted
 from cugraphs.launch_declaration import CUDA_TYPES as CUDA_TYPES
 from cugraphs.launch_declaration import MAX_CLUSTER as MAX_CLUSTER
 from cugraphs.launch_declaration import MAX_STACK as MAX_STACK
@@ -340,7 +341,7 @@ class Kernel:
                 wanted += f" to {len(self.supplied)}"
             names = ", ".join(operand.name for operand in self.supplied)
             raise TypeError(
-                f"{self.name}: got {num_operands} operands, expected {wanted} ({names})"
+                f"{self.name}: got {counted(num_operands, 'operand')}, expected {wanted} ({names})"
             )
         for name, required in self.scalars.items():
             if required and name not in attrs:

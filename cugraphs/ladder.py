@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from cugraphs.counted import counted
+
 OffLadder = Literal["split", "eager", "error"]
 
 
@@ -124,7 +126,7 @@ class Ladder:
             return ()
         if rows > self.top and self.off_ladder == "error":
             raise ValueError(
-                f"Ladder: a batch has {rows} rows, expected at most {self.top}; raise "
+                f"Ladder: a batch has {counted(rows, 'row')}, expected at most {self.top}; raise "
                 'max_capture_size, or set off_ladder to "split" or "eager"'
             )
         full, rest = divmod(rows, self.top)

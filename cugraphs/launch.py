@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.cublaslt import CublasLt, MatrixPlan, MatrixShape
 from cugraphs.kernel import (
     DTYPES,
@@ -367,7 +368,7 @@ def _plan(
     names = tuple([operand.name for operand in kernel.operands])
     if len(arrays) > len(names):
         raise TypeError(
-            f"{kernel.name}: got {len(arrays)} arrays, expected at most {len(names)} "
+            f"{kernel.name}: got {counted(len(arrays), 'array')}, expected at most {len(names)} "
             f"({', '.join(names)})"
         )
     types = [_array_type(kernel, name, key) for name, key in zip(names, arrays, strict=False)]
@@ -404,7 +405,7 @@ def _running_here(
 ) -> Iterator[LaunchForm | MatrixProduct]:
     """What runs of a kernel's launches on the current device, where there is room for all blocks.
 
-    A context may have less of a device than its attributes say.
+    A context may have fewer multiprocessors than the device, or room for no block on each.
     """
     meets = any(isinstance(part, Launch) and part.meets for part in launches)
     for part in running_on(device_arch(), launches, device_multiprocessors() if meets else None):
@@ -465,10 +466,23 @@ def device_arch() -> str:
 
 
 def device_multiprocessors() -> int:
-    """Multiprocessors that this process may use of the current device."""
-    import cupy
+    """Multiprocessors that the current context has of the current device.
 
-    return _multiprocessors(int(cupy.cuda.Device().id))
+    A green context has fewer than the device's attribute says, and a cooperative launch of more
+    blocks than they hold fails in it: CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE. Of a process that
+    MPS gives a share, it is what the driver answers for its context; that was not tried.
+    """
+    import cupy
+    from cuda.bindings import driver
+
+    most = _multiprocessors(int(cupy.cuda.Device().id))
+    _, context = driver.cuCtxGetCurrent()
+    kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    try:
+        error, found = driver.cuCtxGetDevResource(context, kind)
+    except RuntimeError:  # a driver before CUDA 12.4, which has no green contexts
+        return most
+    return most if error else min(most, int(found.sm.smCount))
 
 
 @cache

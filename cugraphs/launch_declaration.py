@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from cugraphs.array_type import DTYPES
+from cugraphs.counted import counted
 from cugraphs.tensor_map import TensorMap
 
 CUDA_TYPES: Mapping[str, str] = {
@@ -73,9 +74,10 @@ class Launch:
         stack: operands that each op has of its own where several, one after the other, are one
             launch: up to :data:`MAX_STACK` ops of one kernel with the same scalars and sizes, the
             ``out`` of one being the ``x`` of the next and of nobody else, and all operands but
-            these being the same arrays. What an op updates of them, but for places, the next does
-            not have. They come first, as one parameter (kernels/stack.cuh);
-            ``operands`` names the others. Only a kernel of one launch has it.
+            these being the same arrays. What an op updates of them, but for places, no later one
+            has, and its ``next_place`` is the ``here`` of the next. They come first, as one
+            parameter (kernels/stack.cuh); ``operands`` names the others. Only a kernel of
+            one launch has it.
         phases: names of what its blocks go through, one after the other, for each op that it is
             made for. They note each in a build with clock stamps (kernels/phase_stamps.cuh), and
             the kernel prices them.
@@ -101,8 +103,9 @@ class Launch:
         """Refuse a launch that not every machine has an answer for."""
         if bool(self.arch) != (self.elsewhere is not None):
             raise ValueError(
-                f"Launch: {self.function} has arch {self.arch!r} and {len(self.elsewhere or ())} "
-                "launches elsewhere, expected both or neither"
+                f"Launch: {self.function} has arch {self.arch!r} and "
+                f"{counted(len(self.elsewhere or ()), 'launch', 'launches')} elsewhere, expected "
+                "both or neither"
             )
         if self.tensor_maps and not self.arch:
             raise ValueError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cugraphs.chat_template import ChatTemplate
 from cugraphs.checkpoint import Checkpoint
+from cugraphs.counted import counted
 from cugraphs.cuda_availability import wake_driver
 from cugraphs.device_choice import (
     MemoryBudget,
@@ -330,7 +331,7 @@ class LLM:
                 )
         if len(each) != count:
             raise ValueError(
-                f"LLM: params has {len(each)} SamplingParams for {count} prompts, "
+                f"LLM: params has {len(each)} SamplingParams for {counted(count, 'prompt')}, "
                 "expected one, or one per prompt"
             )
         return each
@@ -378,10 +379,10 @@ def _memory_notice(runner: ModelRunner) -> str:
     """What was captured, and what is left for the KV cache."""
     blocks, cache = runner.num_kv_blocks, runner.plan.cache
     return (
-        f"{runner.counts.captures} graphs in {runner.capture_seconds:.2f} s and "
+        f"{counted(runner.counts.captures, 'graph')} in {runner.capture_seconds:.2f} s and "
         f"{runner.graph_bytes / 2**20:.0f} MiB, {runner.expected_graph_bytes / 2**20:.0f} MiB "
         f"expected; KV cache {runner.kv_bytes / 2**30:.2f} GiB: "
-        f"{blocks:,} blocks, {(blocks - 1) * cache.block_size:,} tokens at once"
+        f"{counted(blocks, 'block')}, {counted((blocks - 1) * cache.block_size, 'token')} at once"
     )
 
 

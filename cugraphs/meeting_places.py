@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from cugraphs.array_type import Array, ArrayType
+from cugraphs.counted import counted
 from cugraphs.program import Buffer, Kind, Program
 
 LEAST_LAYERS = 3  # which take turns; fewer would clear what others still read
+HERE, NEXT_PLACE = "here", "next_place"  # operands: a layer's own place, and that of the next
 _PREFIX = "meeting_place."
 
 
@@ -23,21 +25,23 @@ def num_places(layers: int) -> int:
         layers: of a step, at least :data:`LEAST_LAYERS`; the first follows on the last, of the step
             before.
     """
-    assert layers >= LEAST_LAYERS, f"{layers} layers"
+    assert layers >= LEAST_LAYERS, counted(layers, "layer")
     return next(n for n in range(LEAST_LAYERS, layers + 1) if not 0 < layers % n < LEAST_LAYERS)
 
 
-def declare_places(layers: int, words: int, first_id: int) -> list[Buffer]:
+def declare_places(kernel: str, layers: int, words: int, first_id: int) -> list[Buffer]:
     """The STATE of so many layers.
 
     Args:
+        kernel: whose blocks meet there. It is in their names, so that the kernels of a program
+            have places of their own; those of one name are the same memory in all programs.
         layers: as of :func:`num_places`.
         words: of a place.
         first_id: of the buffers in their program.
     """
     type_ = ArrayType((words,), "int32")
     return [
-        Buffer(first_id + number, f"{_PREFIX}{number}", type_, Kind.STATE)
+        Buffer(first_id + number, f"{_PREFIX}{kernel}.{number}", type_, Kind.STATE)
         for number in range(num_places(layers))
     ]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cugraphs.arena import Arena
+from cugraphs.counted import counted
 from cugraphs.executable import INPUTS, PlannedProgram, input_offsets, output_region
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.kernel import WORKSPACE
@@ -100,8 +101,8 @@ def map_memory(
     weights = _bytes_by_name(programs, Kind.WEIGHT)
     state = _bytes_by_name(programs, Kind.STATE)
     pool = (
-        f"in one allocation: {cache.num_blocks:,} blocks of {cache.block_size} tokens, "
-        f"{cache.bytes_per_block:,} bytes each"
+        f"in one allocation: {counted(cache.num_blocks, 'block')} of "
+        f"{counted(cache.block_size, 'token')}, {cache.bytes_per_block:,} bytes each"
     )
     parts = [
         MemoryPart("weights", sum(weights.values()), "in one allocation"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cugraphs.arena import Arena
+from cugraphs.counted import counted
 from cugraphs.figure_file import INK, new_figure, save_figure
 from cugraphs.interpreter import TEMPORARIES
 from cugraphs.memory_map import Box
@@ -62,7 +63,9 @@ def draw_memory(panels: Sequence[Panel], arena: Arena, title: str, file: Path) -
         unit = _unit_for(top)
         _draw(whole, panel.boxes, colours, (0, ops), (0, top), unit)
         _draw_regions(whole, arena, top, unit)
-        whole.set_title(f"{panel.title}: {ops} ops\n{panel.note}", loc="left", fontsize=10)
+        whole.set_title(
+            f"{panel.title}: {counted(ops, 'op')}\n{panel.note}", loc="left", fontsize=10
+        )
         first, last = _middle_layer(panel.boxes, ops)
         near = [box for box in panel.boxes if first <= box.first_op and box.last_op <= last + 1]
         near = [box for box in near if box.kind not in _COLOURS]

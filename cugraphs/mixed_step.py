@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from cugraphs.bucketed_step import ProgramMemory, StepCounts
+from cugraphs.counted import counted
 from cugraphs.device import CaptureError, Device
 from cugraphs.executable import pieces_of
 from cugraphs.kernel import Array
@@ -96,7 +97,8 @@ class MixedStep:
                 graphs = self.executable.capture_pieces("tokens", sizes)
                 whole = self.executable.capture(sizes)
             except CaptureError as error:
-                _log.warning("pieces of %d tokens: %s; such steps run eagerly", tokens, error)
+                size = counted(tokens, "token")
+                _log.warning("pieces of %s: %s; such steps run eagerly", size, error)
                 return
             self._counts.captures += len(graphs) + 1
             self.num_captured_nodes += sum(b - a for a, b in pieces_of(program, "tokens"))

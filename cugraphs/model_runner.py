@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 
 from cugraphs.bucketed_step import AXIS, BucketedStep, ProgramMemory, StepCounts
+from cugraphs.counted import counted
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.device import Device
 from cugraphs.kernel import Array
@@ -170,7 +171,7 @@ class ModelRunner:
     def memory_map(self) -> MemoryMap:
         """Where the device's memory went, what graphs cost beside what was expected."""
         note = (
-            f"that the driver keeps for {self.counts.captures} graphs; "
+            f"that the driver keeps for {counted(self.counts.captures, 'graph')}; "
             f"{self.expected_graph_bytes:,} were expected"
         )
         cache = dataclasses.replace(self.plan.cache, num_blocks=self.num_kv_blocks)
@@ -421,8 +422,8 @@ class ModelRunner:
             raise MemoryError(
                 f"{self.device.name}: {max(memory_bytes - used, 0):,} bytes are left for the KV "
                 f"cache, expected {self._kv_pool.bytes_of(cache.max_blocks + 1):,} for one "
-                f"sequence of {cache.max_model_len} tokens ({used:,} of {memory_bytes:,} bytes are "
-                "in use); lower max_model_len, max_num_seqs or max_num_batched_tokens, or raise "
-                "gpu_memory_utilization"
+                f"sequence of {counted(cache.max_model_len, 'token')} ({used:,} of "
+                f"{memory_bytes:,} bytes are in use); lower max_model_len, max_num_seqs or "
+                "max_num_batched_tokens, or raise gpu_memory_utilization"
             )
         return blocks

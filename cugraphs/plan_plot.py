@@ -61,7 +61,9 @@ def _draw_bound(axes: Axes, report: PlanReport) -> None:
         bounds = [
             bound_step(work, target.gpu, rows=n, rung=n, context=context).total_ms for n in fits
         ]
-        axes.plot(fits, bounds, color=colour, linewidth=2, label=f"{context:,} tokens a row")
+        axes.plot(
+            fits, bounds, color=colour, linewidth=2, label=f"{counted(context, 'token')} a row"
+        )
         if fits and fits[-1] < rows[-1]:
             axes.plot(fits[-1:], bounds[-1:], "o", color=colour, markersize=5)
     padded = report.streamed.padded
@@ -69,7 +71,7 @@ def _draw_bound(axes: Axes, report: PlanReport) -> None:
     axes.axhline(padded.weight_ms, color=INK, linestyle="--", linewidth=1, label="weight read")
     axes.plot(rows, linear, color=INK, linestyle=":", linewidth=1.2, label="linear compute")
     launches = report.streamed.launches.total_ms
-    text = f"{work.launches} launches at {target.host.launch_us:g} us"
+    text = f"{counted(work.launches, 'launch', 'launches')} at {target.host.launch_us:g} us"
     axes.axhline(launches, color="#cf6f55", linestyle="-.", linewidth=1.2, label=text)
     axes.plot(
         [target.batch],
@@ -112,7 +114,7 @@ def _draw_price(axes: Axes, report: PlanReport) -> None:
         where="mid",
         color="#a98bc4",
         linewidth=1,
-        label=f"if bound by linear compute, in tiles of {tile} rows",
+        label=f"if bound by linear compute, in tiles of {counted(tile, 'row')}",
     )
     axes.step(
         rows,
@@ -126,7 +128,7 @@ def _draw_price(axes: Axes, report: PlanReport) -> None:
     free_to = report.streamed.padding.compute_bound_from_rows
     if free_to < target.max_num_seqs:
         axes.axvline(free_to, color=INK, linewidth=0.8, linestyle="--")
-        title += f"; from {free_to} rows on (dashed) compute is the bound"
+        title += f"; from {counted(free_to, 'row')} on (dashed) compute is the bound"
     axes.set_xlim(0, target.max_num_seqs)
     highest = max(max(price.compute_ms, price.tiles[-1].added_ms) for price in prices)
     axes.set_ylim(0, max(highest, 1e-3) * 1.3)  # room for the legend
@@ -151,7 +153,7 @@ def _draw_padding(axes: Axes, report: PlanReport) -> None:
             color=_PROFILE_COLOURS[profile],
             linewidth=2.2 if chosen else 1.1,
             zorder=3 if chosen else 2,
-            label=f"{profile}, {len(ladder.rungs)} sizes",
+            label=f"{profile}, {counted(len(ladder.rungs), 'size')}",
         )
     axes.axvline(target.batch, color="#cf6f55", linestyle="-.", linewidth=0.8)
     _log_rows(axes, target.max_num_seqs)
@@ -168,7 +170,8 @@ def _draw_profiles(axes: Axes, report: PlanReport) -> None:
     colours = [_PROFILE_COLOURS[name] for name in names]
     bars = axes.barh(names, seconds, color=colours, height=0.6)
     labels = [
-        f" {price.num_rungs} graphs, {price.capture_s:.2f} s, {price.graph_bytes / (1 << 20):.0f} "
+        f" {counted(price.num_rungs, 'graph')}, {price.capture_s:.2f} s, "
+        f"{price.graph_bytes / (1 << 20):.0f} "
         f"MiB\n {price.mean_share:.0%} padding on average, {price.worst_share:.0%} at worst"
         for price in report.profiles
     ]
@@ -191,7 +194,9 @@ def _draw_memory(axes: Axes, report: PlanReport) -> None:
         axes.barh([0], [width], left=left, color=_MEMORY_COLOURS[name], label=name, height=0.8)
         if nbytes > 0.05 * total:
             tokens = report.capacity.num_tokens
-            text = f"{name}\n{width:.1f} GB" + (f", {tokens:,} tokens" if name == "KV pool" else "")
+            text = f"{name}\n{width:.1f} GB" + (
+                f", {counted(tokens, 'token')}" if name == "KV pool" else ""
+            )
             axes.text(left + width / 2, 0, text, ha="center", va="center", fontsize=9, color=INK)
         left += width
     axes.axvline(total / 1e9, color=INK, linewidth=1.2)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from cugraphs.counted import counted
 from cugraphs.model_file import ModelFileError, open_file, refusal
 from cugraphs.one_line import one_line, quoted, reason
 
@@ -205,14 +206,17 @@ def read_header(path: Path) -> FileHeader:
     wanted = "a whole safetensors file"
     advice = "download or convert it again"
     if file_bytes < 8:
-        raise refusal(path, f"is {file_bytes} bytes", wanted, advice)
+        raise refusal(path, f"is {counted(file_bytes, 'byte')}", wanted, advice)
     try:
         with safe_open(path, framework="np") as opened:
             slices = ((name, opened.get_slice(name)) for name in opened.offset_keys())
             listed = [(name, s.get_dtype(), tuple(s.get_shape())) for name, s in slices]
     except (SafetensorError, OSError) as error:
         raise refusal(
-            path, f"({file_bytes} bytes) is damaged or cut short: {reason(error)}", wanted, advice
+            path,
+            f"({counted(file_bytes, 'byte')}) is damaged or cut short: {reason(error)}",
+            wanted,
+            advice,
         ) from error
     # The library has checked that the tensors follow the header, and each other, without gaps.
     offset = 8 + int.from_bytes(prefix, "little")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
 
+from cugraphs.counted import counted
+
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 512
 MAX_STOP_TOKEN_IDS = 64
@@ -250,7 +252,7 @@ def _logit_bias(value: object) -> TokenBias | None:
         )
     if len(value) > MAX_LOGIT_BIAS:
         raise ValueError(
-            f"SamplingParams: logit_bias has {len(value)} entries, "
+            f"SamplingParams: logit_bias has {counted(len(value), 'entry', 'entries')}, "
             f"expected at most {MAX_LOGIT_BIAS}"
         )
     bias = {
@@ -290,7 +292,7 @@ def _stop_token_ids(value: object) -> tuple[int, ...]:
     token_ids = tuple(dict.fromkeys(_token_id("stop_token_ids", token) for token in value))
     if len(token_ids) > MAX_STOP_TOKEN_IDS:
         raise ValueError(
-            f"SamplingParams: stop_token_ids has {len(token_ids)} ids, "
+            f"SamplingParams: stop_token_ids has {counted(len(token_ids), 'id')}, "
             f"expected at most {MAX_STOP_TOKEN_IDS}"
         )
     return token_ids

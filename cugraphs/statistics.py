@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cugraphs.counted import counted
+
 PHASES = ("schedule", "submit", "wait", "collect")
 
 
@@ -142,10 +144,10 @@ class EngineStats:
         return (
             f"requests: {self.requests_waiting:,} waiting, {self.requests_running:,} running, "
             f"{self.requests_finished:,} finished, {self.requests_failed:,} of them failed; "
-            f"{self.preemptions:,} preemptions\n"
+            f"{counted(self.preemptions, 'preemption')}\n"
             f"tokens: {self.prompt_tokens:,} of prompts computed, {self.cached_tokens:,} cached, "
-            f"{self.forked_tokens:,} of another sample in {self.forks:,} forks, "
-            f"{self.generated_tokens:,} generated in {self.steps:,} steps, of which "
+            f"{self.forked_tokens:,} of another sample in {counted(self.forks, 'fork')}, "
+            f"{self.generated_tokens:,} generated in {counted(self.steps, 'step')}, of which "
             f"{self.surplus_tokens:,} behind a stop string\n"
             f"graphs: {self.captures:,} captured; replays: {replays}; loops: {loops}; eager steps: "
             f"{eager or 'none'}; off the ladder: {self.off_ladder_steps:,}; padding rows: "
@@ -156,7 +158,9 @@ class EngineStats:
 
 
 def _by_rung(counts: Mapping[int, int]) -> str:
-    return ", ".join(f"{rung} rows {n:,}" for rung, n in sorted(counts.items())) or "none"
+    return (
+        ", ".join(f"{counted(rung, 'row')} {n:,}" for rung, n in sorted(counts.items())) or "none"
+    )
 
 
 @dataclass

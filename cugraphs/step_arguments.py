@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.device import Device
 from cugraphs.given_arrays import check_shape, checked, lossless
 from cugraphs.kernel import DTYPES, Array, ArrayType
@@ -141,8 +142,8 @@ class StepArguments:
         if not 1 <= rows <= self._max_rows:
             raise ValueError(
                 f"{self._who}: input {name!r} is {arrays[name].dtype}{list(shape)}, expected "
-                f"{self._signature.inputs[name]} with 1 to {self._max_rows} rows; for more, "
-                "compile it with larger buckets or max_rows"
+                f"{self._signature.inputs[name]} with 1 to {counted(self._max_rows, 'row')}; for "
+                "more, compile it with larger buckets or max_rows"
             )
         return rows
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cugraphs.counted import counted
 from cugraphs.executable import PlannedProgram
 from cugraphs.kernel import ArrayType, Dim
 from cugraphs.meeting_places import is_place
@@ -63,9 +64,9 @@ class StepSignature:
                     known = found[kind].setdefault(buffer.name, buffer.type)
                     if str(known) != str(buffer.type):
                         raise ValueError(
-                            f"{name}: {kind.value} {buffer.name!r} is {buffer.type} at {rows} rows "
-                            f"and {known} at {max(planned)}, expected one type; what follows the "
-                            f"batch has the axis {axis!r} first"
+                            f"{name}: {kind.value} {buffer.name!r} is {buffer.type} at "
+                            f"{counted(rows, 'row')} and {known} at {max(planned)}, expected one "
+                            f"type; what follows the batch has the axis {axis!r} first"
                         )
         for rows, each in planned.items():
             for kind in (Kind.INPUT, Kind.OUTPUT):
@@ -74,8 +75,9 @@ class StepSignature:
                 }
                 if missing:
                     raise ValueError(
-                        f"{name}: {kind.value} {min(missing)!r} is not declared at {rows} rows, "
-                        "expected the same inputs and outputs whatever the rows"
+                        f"{name}: {kind.value} {min(missing)!r} is not declared at "
+                        f"{counted(rows, 'row')}, expected the same inputs and outputs whatever "
+                        "the rows"
                     )
         if all(row_offset(type_) is None for type_ in found[Kind.INPUT].values()):
             raise ValueError(f"{name}: no input has the axis {axis!r}, expected one at least")

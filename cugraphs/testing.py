@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.emulation import emulate
 from cugraphs.emulation.build import compiler
 from cugraphs.emulation.emulate import bind_launches
@@ -81,7 +82,9 @@ def assert_kernel(
     results = check_kernel(kernel, stages=stages, dtypes=dtypes, cases=cases)
     failed = [str(result) for result in results if not result.passed]
     if failed:
-        raise AssertionError("\n".join([f"{len(failed)} of {len(results)} checks failed", *failed]))
+        raise AssertionError(
+            "\n".join([f"{len(failed)} of {counted(len(results), 'check')} failed", *failed])
+        )
     return results
 
 
@@ -259,8 +262,8 @@ def _compile(kernel: Kernel, arrays: Sequence[Array], attrs: Mapping[str, Any]) 
     if not functions:
         return "no launch of our own"
     return (
-        f"{len(functions)} functions for {len(ARCHITECTURES)} architectures, "
-        f"at most {registers} registers and {shared_bytes} bytes of shared memory"
+        f"{counted(len(functions), 'function')} for {len(ARCHITECTURES)} architectures, "
+        f"at most {counted(registers, 'register')} and {shared_bytes} bytes of shared memory"
     )
 
 
@@ -297,6 +300,7 @@ def check_needs(cubin: Cubin, launch: Launch, arch: str) -> None:
     registers = -(-cubin.registers // _REGISTER_UNIT) * _REGISTER_UNIT * launch.block
     if registers > _MAX_BLOCK_REGISTERS:
         raise ValueError(
-            f"{who}: a block of {launch.block} threads needs {registers} registers, expected at "
+            f"{who}: a block of {counted(launch.block, 'thread')} needs "
+            f"{counted(registers, 'register')}, expected at "
             f"most {_MAX_BLOCK_REGISTERS}; declare __launch_bounds__({launch.block})"
         )

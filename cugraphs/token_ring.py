@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.device import Device
 from cugraphs.kernel import DTYPES, Array, ArrayType
 from cugraphs.kernels.step_numbers import DEAD
@@ -172,8 +173,8 @@ class TokenRing:
             if is_idle:
                 raise RuntimeError(
                     f"TokenRing: the words of step {step} are not there and nothing runs on the "
-                    f"device, expected a launched step of {rows} rows or more, that is read before "
-                    f"{RING_STEPS} later ones are launched"
+                    f"device, expected a launched step of {counted(rows, 'row')} or more, that is "
+                    f"read before {RING_STEPS} later ones are launched"
                 )
             now = time.perf_counter()
             if now - start > self._time_limit_s:
@@ -220,8 +221,9 @@ class TokenRing:
         missing = np.flatnonzero(words[1::2] != as_int32(step)).tolist()
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         return (
-            f"TokenRing: step {step} has not written the words of {len(missing)} of {rows} rows "
-            f"({shown}) within {self._time_limit_s:g} s; the device hangs in it or in a step before"
+            f"TokenRing: step {step} has not written the words of {len(missing)} of "
+            f"{counted(rows, 'row')} ({shown}) within {self._time_limit_s:g} s; the device hangs "
+            "in it or in a step before"
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.kernel import DTYPES, Array
 
 
@@ -93,7 +94,7 @@ def check_close(actual: Array, exact: Array, plain: Array, dtype: np.dtype[Any])
         if len(wrong):
             at = tuple(wrong[0].tolist())
             raise AssertionError(
-                f"check_close: {len(wrong)} of {actual.size} elements differ, "
+                f"check_close: {len(wrong)} of {counted(actual.size, 'element')} differ, "
                 f"first at {list(at)}: {actual[at]}, expected {exact[at]}"
             )
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cugraphs.counted import counted
 from cugraphs.kernel import DTYPES, Access, ArrayType, Dim, Kernel, same_axis
 from cugraphs.program import Buffer, Kind, Op, Program
 
@@ -84,7 +85,9 @@ class Tracer:
                 buffer is passed twice.
         """
         if len(kernel.produced) != 1:
-            raise TypeError(f"{kernel.name}: writes {len(kernel.produced)} buffers; use call_tuple")
+            raise TypeError(
+                f"{kernel.name}: writes {counted(len(kernel.produced), 'buffer')}; use call_tuple"
+            )
         return self.call_tuple(kernel, *supplied, **attrs)[0]
 
     def call_tuple(self, kernel: Kernel, *supplied: Buffer, **attrs: Any) -> tuple[Buffer, ...]:  # noqa: ANN401

@@ -4,6 +4,7 @@ Nothing here imports CuPy unless a test marked `gpu` is about to run.
 """
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -19,13 +20,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # isort: split
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpu_record
 import hypothesis
 import pytest
+from llm_answers import assert_idle
+from model_runs import CheckpointRun
 from tiny_model import write_tiny_model
+
+from cugraphs import LLM
 
 if TYPE_CHECKING:
     from cugraphs.cuda_device import CudaDevice
@@ -97,6 +103,26 @@ def stories260k() -> Path:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of `tiny_model.py`, which no test changes; some files have one of their own."""
     return write_tiny_model(tmp_path_factory.mktemp("tiny_model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def shared_llm(folder: Path) -> LLM:
+    """That model, for all tests of a file; they take it as ``llm``."""
+    return LLM(folder, device="cpu", max_num_seqs=8, batch_invariant=True)
+
+
+@pytest.fixture
+def llm(shared_llm: LLM) -> Iterator[LLM]:
+    """The shared model, which every test must leave without a request and without a lost block."""
+    yield shared_llm
+    gc.collect()
+    assert_idle(shared_llm)
+
+
+@pytest.fixture(scope="module")
+def plain_run(folder: Path) -> CheckpointRun:
+    """The same weights through the runner alone."""
+    return CheckpointRun(folder, max_num_seqs=96, max_model_len=96, poison=False)
 
 
 @pytest.fixture(scope="session")

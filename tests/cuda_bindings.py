@@ -44,6 +44,7 @@ SIGNATURES: dict[types.ModuleType, dict[str, str]] = {
         "numDependencies mode",
         "cuStreamEndCapture": "hStream",
         "cuCtxGetCurrent": "",
+        "cuCtxGetDevResource": "hCtx typename",
         "cuGraphCreate": "flags",
         "cuGraphDestroy": "hGraph",
         "cuGraphGetNodes": "hGraph numNodes",

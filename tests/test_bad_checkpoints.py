@@ -200,7 +200,7 @@ BAD_FOLDERS = [
     BadFolder(
         "header nested",
         {"model.safetensors": file_bytes(b'{"a":' * 100_000)},
-        f"/model.safetensors (500008 bytes) is damaged or cut short: …, {NO_FILE}",
+        f"/model.safetensors (500,008 bytes) is damaged or cut short: …, {NO_FILE}",
     ),
     BadFolder(
         "no tensors",

@@ -85,7 +85,7 @@ def test_a_users_kernel_passes_every_stage(user):
     for result in results:
         assert result.passed
         if result.stage == "compile":
-            assert "1 functions for 6 architectures" in result.message
+            assert "1 function for 6 architectures" in result.message
         else:
             assert 0 <= result.found.max <= result.allowed.max and result.allowed.rms > 0
 
@@ -107,7 +107,7 @@ def test_a_wrong_kernel_fails_with_the_reason(user, old, new, stage, message):
         AssertionError, match=f"odd bfloat16 {stage}: failed: .*{message}"
     ) as caught:
         assert_kernel(kernel, stages=[stage], dtypes=["bfloat16"])
-    assert str(caught.value).splitlines()[0] == "1 of 1 checks failed"
+    assert str(caught.value).splitlines()[0] == "1 of 1 check failed"
 
 
 def test_too_much_shared_memory_for_some_card_fails(user):

@@ -173,7 +173,7 @@ def test_an_answer_without_text_is_an_empty_line(folder, expected, capsys):
     assert main(["generate", folder, "The quick", "--stop", first, *GREEDY]) == 0
     out, err = capsys.readouterr()
     assert out == "\n"
-    assert err.splitlines()[-1].startswith("cugraphs: 1 tokens in ")
+    assert err.splitlines()[-1].startswith("cugraphs: 1 token in ")
     assert err.splitlines()[-1].endswith("finish_reason stop")
 
 
@@ -289,7 +289,9 @@ MISTAKES = [
     (["translate"], "invalid choice: 'translate' (choose from"),
     (["generate"], "the following arguments are required: MODEL, PROMPT; see cugraphs generate"),
     (["generate", "FOLDER"], "the following arguments are required: PROMPT"),
-    (["generate", "FOLDER", "a", "--bogus"], "unrecognized arguments: --bogus"),
+    (["generate", "FOLDER", "a", "--bogus"], "unrecognized arguments: --bogus; see cugraphs gener"),
+    (["generate", "FOLDER", "a", "--max_tokens=3"], "--max_tokens=3 (did you mean --max-tokens?)"),
+    (["bench", "host", "demo", "more"], "unrecognized arguments: more; see cugraphs bench host --"),
     (["generate", "FOLDER", "a", "--temp", "1"], "unrecognized arguments: --temp 1"),
     (["generate", "FOLDER", "a", "--top-k", "x"], "argument --top-k: invalid int value: 'x'"),
     (["generate", "FOLDER", "a", "--stop"], "argument --stop: expected one argument"),
@@ -539,7 +541,7 @@ def test_a_full_disk_is_an_error_in_one_line(start, folder):
         process = start("generate", folder, "a", *GREEDY, stdout=full)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 2
-    assert "No space left on device" in err.splitlines()[-1]
+    assert err.splitlines()[-1] == "cugraphs: error: No space left on device"
     assert "Exception" not in err
 
 

@@ -325,7 +325,7 @@ def test_arguments_of_the_ladder_and_the_device():
         step.write("w", 0)
     with pytest.raises(ValueError, match=r"^doubled: no weight or state is called 'y', only none"):
         step.read("y")
-    with pytest.raises(ValueError, match=r"^graph: 8 rows are not captured, expected one of \[\]"):
+    with pytest.raises(ValueError, match=r"^graph: rung 8 is not captured, expected one of \[\]"):
         step.graph(8)
 
 
@@ -350,7 +350,7 @@ def test_a_step_that_is_not_the_same_at_every_bucket():
         (fixed_size, "input 'mask' is float32[2, 2] at 2 rows and float32[8, 2] at 8, expected on"),
         (other_axis, "declares the axis 'seqs', expected 'rows' alone"),
         (no_rows, "no input has the axis 'rows', expected one at least"),
-        (sometimes, "input 'z' is not declared at 1 rows, expected the same inputs and outputs"),
+        (sometimes, "input 'z' is not declared at 1 row, expected the same inputs and outputs"),
     ):
         with pytest.raises(ValueError, match=f"^{step.__name__}: {re.escape(message)}"):
             compiled(step)

@@ -14,6 +14,7 @@ from device_arrays import OnDevice
 
 from cugraphs import cublaslt, cuda_availability, device_choice, kernel_source, launch, nvrtc
 from cugraphs.cli import main
+from cugraphs.cli.options import device_as_option
 from cugraphs.cublaslt import CublasLt
 from cugraphs.cuda_availability import CudaUnavailable, check_cuda
 from cugraphs.kernel import Kernel, Launch
@@ -182,6 +183,24 @@ def test_who_can_choose_a_device_is_told_of_the_other(machine):
         device_choice.choose_device("cuda")
 
 
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        (CudaUnavailable("cuda: no", cpu_instead="device='cpu'"), "cuda: no; or use --device cpu"),
+        # Only the choice is spelled anew, never words of the problem, and none is made up.
+        (
+            CudaUnavailable("f(device='cpu')", cpu_instead="device='cpu'"),
+            "f(device='cpu'); or use --device cpu",
+        ),
+        (CudaUnavailable("f(device='cpu')"), "f(device='cpu')"),
+    ],
+)
+def test_commands_spell_the_choice_of_a_device_as_an_option(raised, says):
+    with pytest.raises(CudaUnavailable) as caught, device_as_option():
+        raise raised
+    assert str(caught.value) == says
+
+
 # ---------------------------------------------------------------------------- NVRTC and cuBLASLt
 
 
@@ -336,7 +355,7 @@ def prepared(kernel: Kernel, arrays, **attrs):
             ValueError,
             r"^add: out is float16\[2, 4\], expected float32\[2, 4\]$",
         ),
-        (ADD, [rows(2, 4)] * 2, {}, TypeError, r"^add: got 1 operands, expected 2 \(a, b\)$"),
+        (ADD, [rows(2, 4)] * 2, {}, TypeError, r"^add: got 1 operand, expected 2 \(a, b\)$"),
         (ADD, [rows(2, 4)] * 4, {}, TypeError, r"^add: got 4 arrays, expected at most 3 \(out, a,"),
         (
             RMS_NORM,

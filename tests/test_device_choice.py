@@ -59,6 +59,19 @@ def test_without_the_permission_nothing_is_said_of_it(caplog):
     assert "tf32" not in caplog.text
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_a_table_of_a_gpus_products_is_said_to_have_no_effect_on_the_cpu(
+    caplog, monkeypatch, device
+):
+    monkeypatch.setattr(device_choice, "has_driver", lambda: False)
+    with caplog.at_level("INFO", logger="cugraphs"):
+        choose_device(device, tuning_table="mine.json")
+    assert "tuning_table has no effect: it is of a GPU's matrix products" in caplog.messages
+    caplog.clear()
+    choose_device(device)
+    assert "tuning_table" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

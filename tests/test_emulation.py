@@ -1,14 +1,18 @@
 """The emulation itself: planted mistakes are found where they are, and right kernels pass."""
 
 import re
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import needs_compiler
+from conftest import ROOT, needs_compiler
 
-from cugraphs.emulation import BuildError, emulate
+from cugraphs.emulation import BuildError, EmulationError, emulate
 from cugraphs.emulation import build as build_module
 from cugraphs.kernel import Access, Case, Cost, Kernel, Launch, MatrixProduct, Operand
 
@@ -283,6 +287,72 @@ def test_launch_shapes_that_no_device_takes_are_refused():
         )
         with pytest.raises(ValueError, match=message):
             run("reversed", kernel=kernel)
+
+
+def wide_launches(axes, dtype, *, function):
+    return (Launch(function, (1, 1, 1), 1024, (np.int32(16),)),)
+
+
+@contextmanager
+def little_memory(mebibytes):
+    """The process may map so much more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + (mebibytes << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def runs_out_of_memory(how):
+    """In a process of its own, whose memory no other test has taken: messages, and that it goes on.
+
+    Args:
+        how: "stacks" or "operands" are what there is no memory for.
+    """
+    checked = how == "operands"
+    wide = planted(["reversed"], launches=wide_launches)
+    run("reversed", 192, checked=checked)  # which builds it
+    with little_memory(400 if checked else 128):
+        try:
+            if checked:
+                run("reversed", 4 << 20, checked=True)
+            else:
+                run("reversed", 1024, kernel=wide, checked=False)
+        except EmulationError as error:
+            print(error)
+    assert run("reversed", 192, checked=checked)[0] == 64
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            "stacks",
+            r"reversed: 1024 threads run at the same time, and after the stacks of \d+ the system "
+            r'answers "Cannot allocate memory": all take 2048 memory maps and 272629760 bytes of '
+            r"addresses; raise vm\.max_map_count \(sysctl; here \d+\) or the process's limit "
+            r"\(ulimit -v\), or take a case of fewer threads\n",
+        ),
+        (
+            "operands",
+            r"operand \w+: what is known of 16777216 bytes takes \d+ bytes of addresses, and the "
+            r'system answers "Cannot allocate memory"; raise the process\'s limit \(ulimit -v\) or '
+            r"vm\.overcommit_memory, take a smaller case, or run it unchecked\n",
+        ),
+    ],
+    ids=["stacks", "operands"],
+)
+def test_where_memory_ends_the_message_says_what_it_is_for_and_the_process_goes_on(how, message):
+    command = (
+        f"import sys; sys.path.append('tests'); import {Path(__file__).stem} as t; "
+        f"t.runs_out_of_memory({how!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(message, done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Neighbouring ops that are one launch: which they are, how it is packed, that it is the same."""
 
 import ctypes
+import sys
 import types
 from dataclasses import replace
 
@@ -16,11 +17,21 @@ from cugraphs.emulation import emulate
 from cugraphs.emulation.emulate import bind_launches
 from cugraphs.interpreter import interpret
 from cugraphs.joined_ops import joined_ops, queued_launches
-from cugraphs.kernel import DTYPES, MAX_STACK, NOTHING, Launch, MatrixProduct, running_on
+from cugraphs.kernel import (
+    DTYPES,
+    MAX_STACK,
+    NOTHING,
+    Access,
+    ArrayType,
+    Launch,
+    MatrixProduct,
+    Operand,
+    running_on,
+)
 from cugraphs.kernel_loading import launched_functions
 from cugraphs.launch import PreparedLaunch, prepare
 from cugraphs.pricing import price_step
-from cugraphs.program import Kind
+from cugraphs.program import Buffer, Kind
 from cugraphs.trace import Tracer
 
 PLACES = 3
@@ -96,25 +107,65 @@ def test_what_is_not_of_the_stack_must_be_the_same():
     assert joined(program, own_gain) == [1, 1, 1, 1]
 
 
-def test_what_one_layer_updates_the_next_does_not_have():
-    """A layer's cache, say, of which the next would read what was there before."""
-    kernel = replace(
-        PLANTED,
-        operands=tuple([replace(o, scratch=o.name == "next_place") for o in PLANTED.operands[:3]])
-        + PLANTED.operands[3:],
-    )
-    assert kernel.operands[1].name == "here"
+def with_cache(cache, here, next_place, x, gain, *, mistake):
+    """A layer's reference, which nobody runs."""
+    raise NotImplementedError
+
+
+def give_caches(program, size, dtype, caches):
+    """Make it the same layers with a cache each, which they update; returns their launches."""
+    out, *others = PLANTED.operands
+    cache = Operand("cache", (size,), dtype, Access.UPDATE)
+    kernel = replace(PLANTED, operands=(out, cache, *others), reference=with_cache)
+    program.ops[:] = [
+        replace(op, kernel=kernel, operands=(op.operands[0], buffer, *op.operands[1:]))
+        for op, buffer in zip(program.ops, caches, strict=True)
+    ]
+    return [replace(one, stack=(*one.stack, "cache")) for one in launches_of(program)]
+
+
+@pytest.mark.parametrize(
+    ("caches", "runs"), [("abcd", [4]), ("abbc", [2, 2]), ("abca", [3, 1]), ("aaaa", [1] * 4)]
+)
+def test_what_one_layer_updates_no_later_one_has(caches, runs):
+    """A layer's cache, say, of which a later one would read what was there before."""
     program = trace(4)
-    first, second, third = program.of_kind(Kind.STATE)
-    for caches, runs in (
-        ((first, second, third, first), [4]),
-        ((first, second, second, third), [2, 2]),
-    ):
-        program.ops[:] = [
-            replace(op, kernel=kernel, operands=(op.operands[0], cache, *op.operands[2:]))
-            for op, cache in zip(program.ops, caches, strict=True)
-        ]
-        assert joined(program) == runs
+    type_ = ArrayType((WORDS,), "int32")
+    made = {name: Buffer(100 + i, name, type_, Kind.STATE) for i, name in enumerate("abcd")}
+    launches = give_caches(program, "words", "int32", [made[name] for name in caches])
+    assert joined(program, launches) == runs
+
+
+def test_what_one_layer_updates_no_later_one_reads_under_another_name():
+    program = trace(3)
+    states = [Buffer(100 + i, str(i), ArrayType((N,), "bfloat16"), Kind.STATE) for i in range(3)]
+    launches = give_caches(program, "n", "T", states)
+    assert joined(program, launches) == [3]
+    assert program.ops[2].kernel.operands[-1].name == "gain"
+    program.ops[2] = replace(program.ops[2], operands=(*program.ops[2].operands[:-1], states[0]))
+    assert joined(program, launches) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("places", "runs"),
+    [
+        ([(0, 1), (1, 2), (2, 0), (0, 1)], [4]),
+        ([(0, 1), (2, 0), (0, 1), (1, 2)], [1, 3]),  # the first clears what nobody uses next
+        ([(0, 1), (1, 0), (0, 1), (1, 2)], [1, 1, 2]),  # two by turns: cleared while it is read
+        ([(0, 1), (1, 2), (2, 1), (1, 0)], [2, 2]),
+    ],
+)
+def test_layers_are_joined_where_each_clears_the_place_of_the_next(places, runs):
+    program = trace(4)
+    states = list(program.of_kind(Kind.STATE))
+    here, following = (
+        [operand.name for operand in PLANTED.operands].index(n) for n in ("here", "next_place")
+    )
+    for index, (own, other) in enumerate(places):
+        operands = list(program.ops[index].operands)
+        operands[here], operands[following] = states[own], states[other]
+        program.ops[index] = replace(program.ops[index], operands=tuple(operands))
+    assert joined(program) == runs
 
 
 def test_launches_without_a_stack_or_of_others_are_not_joined():
@@ -287,6 +338,46 @@ def test_a_context_that_has_no_room_for_all_blocks_runs_something_else(card):
     launch._plan.cache_clear()
     card.on_each = 0
     assert [part.label for part in prepared(0, kernel)] == ["apart"]
+
+
+@pytest.fixture
+def context(monkeypatch):
+    """What the driver answers for the current context, on a card of 132 multiprocessors."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings (extra dev)")
+    found = types.SimpleNamespace(multiprocessors=132, error=driver.CUresult.CUDA_SUCCESS)
+    success = found.error
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda: found))
+    found.id = 0
+
+    def resource(context, kind):
+        assert (context, kind) == (55, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
+        if found.error is None:
+            raise RuntimeError('Function "cuCtxGetDevResource" not found')
+        if found.error:
+            return found.error, None
+        return success, types.SimpleNamespace(
+            sm=types.SimpleNamespace(smCount=found.multiprocessors)
+        )
+
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(launch, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(driver, "cuCtxGetCurrent", lambda: (success, 55))
+    monkeypatch.setattr(driver, "cuCtxGetDevResource", resource)
+    return found
+
+
+@pytest.mark.parametrize("count", [64, 132, 200])
+def test_multiprocessors_are_those_of_the_context(context, count):
+    context.multiprocessors = count
+    assert launch.device_multiprocessors() == min(count, 132)
+
+
+@pytest.mark.parametrize("error", ["CUDA_ERROR_NOT_SUPPORTED", None])
+def test_a_driver_that_knows_no_parts_of_a_device_has_all_of_it(context, error):
+    from cuda.bindings import driver
+
+    context.error = error and getattr(driver.CUresult, error)
+    assert launch.device_multiprocessors() == 132
 
 
 def test_a_driver_that_does_not_say_how_many_blocks_run_at_once_is_told_of(card):

@@ -241,10 +241,11 @@ def test_an_unknown_scalar_is_named():
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_the_number_of_operands_is_checked(count):
-    message = rf"^linear: got {count} operands, expected 2 to 3 \(x, weight, bias\)"
+    found = "1 operand" if count == 1 else f"{count} operands"
+    message = rf"^linear: got {found}, expected 2 to 3 \(x, weight, bias\)"
     with pytest.raises(TypeError, match=message):
         LINEAR.infer([ArrayType((2, 2), F32)] * count, {})
-    with pytest.raises(TypeError, match=r"^add: got 1 operands, expected 2 \(a, b\)"):
+    with pytest.raises(TypeError, match=r"^add: got 1 operand, expected 2 \(a, b\)"):
         ADD.infer([ArrayType((2, 2), F32)], {})
 
 

@@ -71,7 +71,9 @@ def test_each_layer_clears_the_place_of_the_next_and_the_last_that_of_the_first(
     assert [op.kernel for op in program.ops] == [PLANTED] * layers
     own = [op.operands[1] for op in program.ops]
     assert [op.operands[2] for op in program.ops] == [*own[1:], own[0]]
-    assert list(places_of([program])) == [f"meeting_place.{i}" for i in range(num_places(layers))]
+    assert list(places_of([program])) == [
+        f"meeting_place.planted_meetings.{i}" for i in range(num_places(layers))
+    ]
     assert all(b.type.shape == (16 + 2 * N,) for b in own)
     assert len({b.id for b in program.buffers}) == len(program.buffers)
     launches = [op.kernel.launches(op.axes, "bfloat16", **op.attrs)[0] for op in program.ops]
@@ -80,11 +82,35 @@ def test_each_layer_clears_the_place_of_the_next_and_the_last_that_of_the_first(
 
 def test_places_of_one_name_are_alike():
     one, other = fuse(trace(3), [RULE]), fuse(trace(3), [RULE])
-    assert [*places_of([one, other])] == [f"meeting_place.{i}" for i in range(3)]
-    wide = Buffer(99, "meeting_place.0", ArrayType((5,), "int32"), Kind.STATE)
+    assert [*places_of([one, other])] == [f"meeting_place.planted_meetings.{i}" for i in range(3)]
+    wide = Buffer(99, "meeting_place.planted_meetings.0", ArrayType((5,), "int32"), Kind.STATE)
     other.buffers.append(wide)
-    with pytest.raises(AssertionError, match=r"meeting_place.0 is int32\[5\] and int32"):
+    with pytest.raises(
+        AssertionError, match=r"meeting_place.planted_meetings.0 is int32\[5\] and int32"
+    ):
         places_of([one, other])
+
+
+def test_two_kernels_of_a_program_have_places_of_their_own():
+    plain = replace(PLAIN, name="plain_too")
+    other = replace(PLANTED, name="planted_too")
+    wide = replace(RULE, run=(plain,), fused=other, place_words=lambda axes: 16 + 4 * axes["n"])
+    t = Tracer("layers")
+    x = t.input("x", (N,), "bfloat16")
+    for layer in range(8):
+        gain = t.weight(f"gain.{layer}", (N,), "bfloat16")
+        x = t.call(PLAIN if layer < 4 else plain, x, gain, mistake="kNone")
+    t.output(x, "out")
+    program = fuse(t.program, [RULE, wide])
+    assert [op.kernel for op in program.ops] == [PLANTED] * 4 + [other] * 4
+    first, second = (
+        {b for op in ops for b in op.operands[1:3]} for ops in (program.ops[:4], program.ops[4:])
+    )
+    assert len(first) == len(second) == num_places(4) and not first & second
+    assert places_of([program]) == {b.name: b.type for b in (*first, *second)}
+    assert len(places_of([program])) == 2 * num_places(4)
+    with pytest.raises(AssertionError, match=r"two rules give .* places of the same names"):
+        fuse(t.program, [RULE, replace(RULE, run=(plain,))])
 
 
 def test_fewer_layers_are_not_fused():

@@ -49,10 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             _drop_output()
         if wants_traceback:
             raise
-        message = " ".join(str(error).split()) or type(error).__name__
-        print(f"cugraphs: error: {one_line(message, 2000)}", file=sys.stderr)
+        print(f"cugraphs: error: {one_line(_message(error), 2000)}", file=sys.stderr)
         return EXIT_ERROR
     return code
+
+
+def _message(error: Exception) -> str:
+    """What an error says, without the number of the system's."""
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return " ".join(text.split()) or type(error).__name__
 
 
 def _prepare_streams() -> None:

@@ -19,6 +19,7 @@ from cugraphs.cli.bench_session import (
     progress_bar,
 )
 from cugraphs.cli.tables import TableConsole, megabytes, new_table
+from cugraphs.counted import counted
 from cugraphs.ladder import PROFILES, Ladder
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_common_options(parser)
     parser.add_argument(
-        "--profile", default="default", choices=PROFILES, help="of the ladder (default default)"
+        "--profile", default="default", choices=PROFILES, help='of the ladder (default: "default")'
     )
     parser.add_argument(
         "--max-num-seqs", type=int, default=512, metavar="N", help="top of the ladder (default 512)"
@@ -83,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     with progress_bar(2 * count) as advance:
         starts = [
             bench.run(
-                piecewise=piecewise, progress=lambda kind, rows: advance(f"{kind}, {rows} rows")
+                piecewise=piecewise,
+                progress=lambda kind, rows: advance(f"{kind}, {counted(rows, 'row')}"),
             )
             for _ in range(2)
         ]
@@ -123,7 +125,7 @@ def _print(
     table.add_column("graph memory", justify="right", no_wrap=True)
     for before, rung in zip(first.rungs, again.rungs, strict=True):
         table.add_row(
-            f"{rung.rows}" if rung.kind == "full" else f"pieces, {rung.rows} tokens",
+            f"{rung.rows}" if rung.kind == "full" else f"pieces, {counted(rung.rows, 'token')}",
             f"{rung.graphs}",
             f"{rung.nodes}",
             *(f"{getattr(rung, part):.2f} ms" for part in _PARTS),
@@ -145,18 +147,19 @@ def _print(
                 f"{kind}: {label}", *(f"{times.sum_ms(kind, part):,.0f}" for times in starts)
             )
         table.add_row(
-            f"{kind}: {count} graphs in all", *(f"{times.graphs_ms(kind):,.0f}" for times in starts)
+            f"{kind}: {counted(count, 'graph')} in all",
+            *(f"{times.graphs_ms(kind):,.0f}" for times in starts),
         )
     console.print(table)
     for kind in ("full", "piecewise")[: 1 + piecewise]:
         rungs = [rung for rung in first.rungs if rung.kind == kind]
         nbytes = first.driver_bytes(kind)
         console.print(
-            f"{kind}: the driver took {megabytes(nbytes)} for {len(rungs)} rungs, "
+            f"{kind}: the driver took {megabytes(nbytes)} for {counted(len(rungs), 'rung')}, "
             f"{megabytes(nbytes / len(rungs))} each"
         )
     for times in host:
         console.print(
-            f"host, {times.rows} rows: launch of the graph {times.launch_us:.1f} us; inputs, copy "
-            f"and launch {times.queue_us:.1f} us"
+            f"host, {counted(times.rows, 'row')}: launch of the graph {times.launch_us:.1f} us; "
+            f"inputs, copy and launch {times.queue_us:.1f} us"
         )

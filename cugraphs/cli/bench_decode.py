@@ -19,6 +19,7 @@ from cugraphs.cli.bench_session import (
     progress_bar,
 )
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
+from cugraphs.counted import counted
 from cugraphs.decode_bench import (
     GREEDY,
     ONE_AHEAD,
@@ -172,7 +173,8 @@ def works(args: argparse.Namespace) -> list[tuple[int, int]]:
     prompts = args.prompt * len(args.batch) if len(args.prompt) == 1 else args.prompt
     if len(prompts) != len(args.batch):
         raise ValueError(
-            f"bench: --prompt has {len(prompts)} numbers for {len(args.batch)} batches, expected "
+            f"bench: --prompt has {counted(len(prompts), 'number')} for "
+            f"{counted(len(args.batch), 'batch', 'batches')}, expected "
             "one, or one each"
         )
     return list(zip(args.batch, prompts, strict=True))
@@ -242,7 +244,7 @@ def measure(
 def _print(results: list[DecodeResult], mode: str) -> None:
     tokens = results[0].times.tokens
     table = new_table(
-        f"a decode step, mean over {tokens} tokens; mode {mode}",
+        f"a decode step, mean over {counted(tokens, 'token')}; mode {mode}",
         "batch x prompt",
         *("step", "tokens/s", "floor", "share", "GPU replay", "share"),
         *("bound", "host adds", "launch", "kernels"),

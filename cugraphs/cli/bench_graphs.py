@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cugraphs.cli.bench_decode import add_work_options, measure, works
 from cugraphs.cli.bench_session import BenchSession, add_common_options, progress_bar
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
+from cugraphs.counted import counted
 from cugraphs.decode_bench import DecodeTimes, length_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(gains: list[GraphGain]) -> None:
     table = new_table(
-        f"a decode step, mean over {gains[0].eager.tokens} tokens, driven by the engine",
+        f"a decode step, mean over {counted(gains[0].eager.tokens, 'token')}, driven by the engine",
         "batch x prompt",
         *("eager (mode none)", "graph (mode full)", "saved", "eager / graph", "GPU replay"),
         *("graph launch", "launches"),

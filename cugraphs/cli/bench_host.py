@@ -20,6 +20,7 @@ from cugraphs.arena import allocate_arrays
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.bench_session import check_counts
 from cugraphs.cli.tables import TableConsole, new_table
+from cugraphs.counted import counted
 from cugraphs.cpu_device import CpuDevice
 from cugraphs.host_bench import HostTimes, host_plan, length_of, time_host
 from cugraphs.kernel import Array, ArrayType
@@ -127,14 +128,15 @@ def _garbage(result: HostTimes) -> str:
 
 def _print(model: str, results: list[HostTimes]) -> None:
     table = new_table(
-        f"a step on the host, microseconds; {results[0].steps:,} steps, vocabulary of {model}",
+        f"a step on the host, microseconds; {counted(results[0].steps, 'step')}, vocabulary of "
+        f"{model}",
         "rows",
         *("answers of", *PHASES, "step", "its CPU", "collections of garbage", "text of a token"),
     )
     for result in results:
         table.add_row(
             f"{result.rows:,}",
-            f"{result.answer_tokens:,} tokens" if result.answer_tokens else "no end",
+            counted(result.answer_tokens, "token") if result.answer_tokens else "no end",
             *(f"{result.phase_us[phase]:,.1f}" for phase in PHASES),
             f"{result.step_us:,.1f}",
             f"{result.cpu_us:,.1f}",
@@ -145,7 +147,9 @@ def _print(model: str, results: list[HostTimes]) -> None:
     console.print(table)
     last = results[-2]
     where = new_table(
-        f"where {last.rows:,} rows without an end spend it, under a profiler", "function", "us"
+        f"where {counted(last.rows, 'row')} without an end spend it, under a profiler",
+        "function",
+        "us",
     )
     for place, microseconds in last.profile:
         where.add_row(place, f"{microseconds:,.1f}")

@@ -18,6 +18,7 @@ from cugraphs.cli.bench_session import (
     progress_bar,
 )
 from cugraphs.cli.tables import TableConsole, gigabytes, new_table
+from cugraphs.counted import counted
 from cugraphs.cuda_availability import check_cuda
 from cugraphs.kernel import Array
 from cugraphs.load_bench import LoadTimes, measure_loading
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     check_counts("--chunk-kib", [args.chunk_kib], 1 << 20)
     chunk_bytes = args.chunk_kib << 10
     with checkpoint_folder(args, check_cuda) as (name, folder, weights):
-        mode = f"{readers} threads, two buffers of {args.chunk_kib:,} KiB each"
+        mode = f"{counted(readers, 'thread')}, two buffers of {args.chunk_kib:,} KiB each"
         session = BenchSession("load", mode, args, name=name, folder=folder, weights=weights)
         with Checkpoint.open(folder) as checkpoint, progress_bar(args.repeats + 4) as advance:
 

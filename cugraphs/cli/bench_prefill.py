@@ -17,6 +17,7 @@ from cugraphs.cli.bench_session import (
     progress_bar,
 )
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
+from cugraphs.counted import counted
 from cugraphs.gpu_specs import GpuSpec
 from cugraphs.ladder import Ladder
 from cugraphs.mixed_step import MAX_PIECE_TOKENS
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             runners = Runners(model, chunk)
             for prompt in args.prompt:
                 results.append(measure(runners, gpu, prompt, args.runs))
-                advance(f"{prompt} tokens in chunks of {chunk}")
+                advance(f"{counted(prompt, 'token')} in chunks of {chunk}")
     _print(results, gpu)
     session.finish(gpu, results=results)
     return 0

@@ -80,7 +80,7 @@ def add_serving_options(parser: argparse.ArgumentParser, *, requests: int) -> No
         help=f"of a step (default {MAX_NUM_BATCHED_TOKENS}, or --max-num-seqs if that is more)",
     )
     engine.add_argument(
-        "--profile", default="default", choices=PROFILES, help="of the ladder (default default)"
+        "--profile", default="default", choices=PROFILES, help='of the ladder (default: "default")'
     )
     engine.add_argument(
         "--no-prefix-caching", action="store_true", help="compute every prompt from its beginning"

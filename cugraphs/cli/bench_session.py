@@ -19,6 +19,7 @@ from rich.progress import Progress
 
 from cugraphs.bench_machine import describe_machine, measure_gpu
 from cugraphs.cli.options import add_model_choice
+from cugraphs.counted import counted
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import BenchModel
 from cugraphs.gpu_specs import GpuSpec
@@ -131,7 +132,7 @@ class BenchSession:
         """
         if tokens > self.config.longest_max_model_len:
             raise ValueError(
-                f"bench: sequences are {tokens:,} tokens long, expected at most "
+                f"bench: sequences are {counted(tokens, 'token')} long, expected at most "
                 f"{self.config.longest_max_model_len:,}, the model's limit"
             )
 

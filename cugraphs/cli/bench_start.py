@@ -23,6 +23,7 @@ from cugraphs.cli.bench_session import (
     write_record,
 )
 from cugraphs.cli.tables import TableConsole, new_table
+from cugraphs.counted import counted
 from cugraphs.cuda_availability import check_driver
 from cugraphs.figure_file import check_figure_file
 from cugraphs.load_bench import read_rate
@@ -86,11 +87,11 @@ def run(args: argparse.Namespace) -> int:
     median = sorted(again, key=lambda start: start.first_token_ms)[len(again) // 2]
     machine = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in first.machine.items())
     print(f"bench start: {name}, {args.dtype}, {weights}, in the page cache; {machine}")
-    _print(median, f"{name}: the median of {len(again)} starts with kernels cached")
+    _print(median, f"{name}: the median of {counted(len(again), 'start')} with kernels cached")
     for label, start in (("first start ever", first), ("kernels cached, median", median)):
         print(
-            f"{label}: first token after {start.first_token_ms:,.0f} ms, {start.graphs} graphs; "
-            f"the process ends after {start.exit_ms:,.0f} ms"
+            f"{label}: first token after {start.first_token_ms:,.0f} ms, "
+            f"{counted(start.graphs, 'graph')}; the process ends after {start.exit_ms:,.0f} ms"
         )
     print("all with kernels cached: " + ", ".join(f"{s.first_token_ms:,.0f} ms" for s in again))
     if args.plot is not None:

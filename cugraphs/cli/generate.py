@@ -17,6 +17,7 @@ from cugraphs.cli.options import (
     print_stats,
     sampling_params,
 )
+from cugraphs.counted import counted
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     token_s = times.time_per_output_token_s if times is not None else None
     rate = f", {1 / token_s:.1f} tokens/s after the first" if token_s else ""
     print(
-        f"cugraphs: {tokens} tokens in {seconds:.2f} s, first text after "
+        f"cugraphs: {counted(tokens, 'token')} in {seconds:.2f} s, first text after "
         f"{(first_s or seconds) * 1e3:.0f} ms{rate}; finish_reason {answer.finish_reason}",
         file=sys.stderr,
     )

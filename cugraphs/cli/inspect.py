@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         print()
         print(f"decode step of {counted(args.batch, 'row')}: {decode.assignment.report()}")
         tokens = plan.max_num_batched_tokens
-        print(f"mixed step of {tokens} tokens: {plan.mixed.assignment.report()}")
+        print(f"mixed step of {counted(tokens, 'token')}: {plan.mixed.assignment.report()}")
         print(memory)
         print()
         console.print(_price_table(price, args.batch, context))
@@ -183,7 +183,7 @@ def _draw(args: argparse.Namespace, plan: StepPlan, arena: Arena, dtype: str) ->
         Panel(title, planned.assignment.report(), arena_boxes(planned, arena, sizes))
         for title, planned, sizes in (
             (f"decode, {counted(args.batch, 'row')}", decode, {"rows": args.batch}),
-            (f"mixed, {tokens:,} tokens", plan.mixed, mixed_sizes),
+            (f"mixed, {counted(tokens, 'token')}", plan.mixed, mixed_sizes),
         )
     ]
     draw_memory(

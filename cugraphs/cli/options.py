@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from cugraphs.cli.held_interrupt import held_interrupt
 from cugraphs.cuda_availability import CudaUnavailable, wake_driver
-from cugraphs.device_choice import CPU_INSTEAD, GPU_MEMORY_UTILIZATION
+from cugraphs.device_choice import GPU_MEMORY_UTILIZATION
 from cugraphs.llm import LLM
 from cugraphs.model_shapes import MODEL_SHAPES
 from cugraphs.sampling_params import SamplingParams
@@ -67,7 +67,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def add_device_options(parser: argparse.ArgumentParser) -> None:
     """Add where and how an ``LLM`` computes, and what it may use."""
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--dtype", default="auto", help="auto, float32, float16 or bfloat16")
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        help="auto, float32, float16 or bfloat16 (default: auto, the checkpoint's own on a GPU; "
+        "the CPU computes in float32)",
+    )
     parser.add_argument(
         "--allow-tf32",
         action="store_true",
@@ -78,8 +83,20 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a table of `cugraphs tune` (default: what is found for the GPU)",
     )
-    parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of a sequence")
-    parser.add_argument("--num-kv-blocks", type=int, metavar="N", help="blocks of 16 tokens")
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        metavar="N",
+        help="tokens of a sequence, prompt and answer (default: the model's own limit; of a "
+        "benchmark, its longest request)",
+    )
+    parser.add_argument(
+        "--num-kv-blocks",
+        type=int,
+        metavar="N",
+        help="of the KV cache, 16 tokens each (default: what all sequences can use, or what there "
+        "is memory for)",
+    )
     parser.add_argument(
         "--gpu-memory-utilization",
         type=float,
@@ -210,12 +227,13 @@ def load_llm(args: argparse.Namespace, **limits: Any) -> LLM:  # noqa: ANN401 - 
 
 @contextmanager
 def device_as_option() -> Iterator[None]:
-    """Where the library advises another device, advise the option of the command line."""
+    """Where the library offers the CPU as its callers ask for it, offer the command's option."""
     try:
         yield
-    except CudaUnavailable as problem:
-        problem.args = (str(problem).replace(CPU_INSTEAD, "--device cpu"),)
-        raise
+    except CudaUnavailable as error:
+        if error.cpu_instead is None:
+            raise
+        raise CudaUnavailable(error.problem, cpu_instead="--device cpu") from error
 
 
 def print_stats(args: argparse.Namespace, llm: LLM) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
@@ -15,6 +17,17 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse what is left over here, where it is known whose options these could have been."""
+        known, left = super().parse_known_args(args, namespace)
+        if left:
+            near = difflib.get_close_matches(left[0].partition("=")[0], self._option_string_actions)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(left)}{hint}")
+        return known, left
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_ERROR, f"{self.prog}: error: {message}; see {self.prog} --help\n")

@@ -48,7 +48,7 @@ def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--context", type=int, metavar="N", help="tokens in each sequence (default 1024)"
     )
     parser.add_argument(
-        "--profile", default="default", choices=PROFILES, help="of the ladder (default default)"
+        "--profile", default="default", choices=PROFILES, help='of the ladder (default: "default")'
     )
     parser.add_argument(
         "--max-num-seqs", type=int, metavar="N", help="top of the ladder (default 512)"

@@ -17,7 +17,7 @@ def print_report(name: str, report: PlanReport) -> None:
     console = TableConsole()
     print(
         f"{name}: {counted(report.num_hidden_layers, 'layer')}, "
-        f"{report.num_parameters:,} parameters, {report.dtype}"
+        f"{counted(report.num_parameters, 'parameter')}, {report.dtype}"
     )
     figures = (
         ("read_bytes_per_s", f"{gpu.read_bytes_per_s / 1e12:.4g} TB/s"),
@@ -83,7 +83,7 @@ def _step_table(report: PlanReport) -> Table:
     add("  KV read: a dead row's length is 0", lambda p: milliseconds(p.padding.kv_ms))
     add("  KV read, were it a live one's", lambda p: milliseconds(p.padding.kv_if_read_ms))
     for index, tile in enumerate(report.counted.padding.tiles):
-        label = f"  tiles of {tile.tile_rows} rows: {tile.rows} -> {tile.rung_rows}"
+        label = f"  tiles of {counted(tile.tile_rows, 'row')}: {tile.rows} -> {tile.rung_rows}"
         add(label, lambda p, i=index: milliseconds(p.padding.tiles[i].added_ms))  # type: ignore[misc]
     add("  this step's bound", lambda p: milliseconds(p.padding.added_ms))
     table.add_section()
@@ -95,7 +95,7 @@ def _step_table(report: PlanReport) -> Table:
     add("  saved by a graph, less padding", lambda p: _range(p.launches.saved_ms))
     table.add_row("  stop mattering (5% of a step)", "", "")
     add("    with weights from", lambda p: _whole_gb(p.launches.negligible_from_weight_bytes))
-    add("    here with KV from", lambda p: f"{p.launches.negligible_from_kv_tokens:,} tokens")
+    add("    here with KV from", lambda p: counted(p.launches.negligible_from_kv_tokens, "token"))
     add("  last as long as reading", lambda p: gigabytes(p.launches.hidden_from_weight_bytes))
     table.add_section()
     add(

@@ -20,6 +20,7 @@ from cugraphs.cli.bench_session import (
     progress_bar,
 )
 from cugraphs.cli.tables import TableConsole, new_table
+from cugraphs.counted import counted
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.decode_bench import BenchModel, length_of
 from cugraphs.figure_file import check_figure_file
@@ -124,7 +125,7 @@ def _stamp(
 
 def _words(args: argparse.Namespace) -> str:
     if args.prefill:
-        return f"a prompt of {args.prefill} tokens"
+        return f"a prompt of {counted(args.prefill, 'token')}"
     return f"decode, {args.batch} x {args.prompt}"
 
 

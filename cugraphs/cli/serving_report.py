@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cugraphs.cli.bench_session import write_record
 from cugraphs.cli.tables import TableConsole, milliseconds, new_table
+from cugraphs.counted import counted
 from cugraphs.device_choice import steps_ahead
 from cugraphs.serving_bench import ServingResult
 from cugraphs.serving_plot import draw_serving
@@ -173,9 +174,9 @@ def _print_counters(console: TableConsole, label: str, result: ServingResult) ->
     eager = ", ".join(f"{reason}: {n:,}" for reason, n in counters["eager_steps"].items())
     phases = ", ".join(f"{name} {s:.2f}" for name, s in counters["host_seconds"].items())
     console.print(
-        f"{label}: {counters['steps']:,} steps; replays by rung: {replays or 'none'}; eager steps: "
-        f"{eager or 'none'}; padding rows: {counters['padding_rows']:,}; batches off the ladder: "
-        f"{counters['off_ladder_steps']:,}"
+        f"{label}: {counted(counters['steps'], 'step')}; replays by rung: {replays or 'none'}; "
+        f"eager steps: {eager or 'none'}; padding rows: {counters['padding_rows']:,}; batches off "
+        f"the ladder: {counters['off_ladder_steps']:,}"
     )
     console.print(
         f"{label}: prompt tokens computed {counters['prompt_tokens']:,}, found in the cache "

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from cugraphs.checkpoint import Checkpoint
 from cugraphs.cli.tables import TableConsole
+from cugraphs.counted import counted
 from cugraphs.cuda_device import CudaDevice
 from cugraphs.kernel import MatrixProduct, running_on
 from cugraphs.kernel_speed import three_digits
@@ -222,7 +223,7 @@ def _measure(device: CudaDevice, plan: Mapping[Product, Sequence[int]], choices:
             timer = ProductTimer(device, product, max(classes))
             for rows in classes:
                 size = f"{product.out_features} x {product.in_features}"
-                bar.update(task, description=f"{size}, {rows} rows")
+                bar.update(task, description=f"{size}, {counted(rows, 'row')}")
                 choices[product, rows] = timer.tune(rows)
                 bar.advance(task)
 

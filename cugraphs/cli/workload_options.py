@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cugraphs.cli.bench_session import check_counts
+from cugraphs.counted import counted
 from cugraphs.workloads import (
     SHAREGPT_MOST,
     Demand,
@@ -84,16 +85,16 @@ class Workload:
             self.longest = 2 * min(self._most, SHAREGPT_MOST)
             if limit < _FEWEST_SHAREGPT:
                 raise ValueError(
-                    f"bench: sequences have at most {limit} tokens, expected at least "
+                    f"bench: sequences have at most {counted(limit, 'token')}, expected at least "
                     f"{_FEWEST_SHAREGPT} for --workload sharegpt"
                 )
         else:
             self.longest = self._prefix_tokens + self._prompt + self._output
         if self.longest > limit:
             raise ValueError(
-                f"bench: sequences of the workload are {self.longest:,} tokens long, expected at "
-                f"most {limit:,}; lower --prompt, --output or --prefix, or raise --max-model-len "
-                "as far as the model goes"
+                f"bench: sequences of the workload are {counted(self.longest, 'token')} long, "
+                f"expected at most {limit:,}; lower --prompt, --output or --prefix, or raise "
+                "--max-model-len as far as the model goes"
             )
 
     def lengths(self, run: int = 0) -> Lengths:
@@ -139,9 +140,10 @@ class Workload:
         about = self.describe()
         shared = ""
         if self._num_prefixes:
-            shared = f", {self._num_prefixes:,} beginnings of {self._prefix_tokens:,} tokens shared"
+            beginnings = counted(self._num_prefixes, "beginning")
+            shared = f", {beginnings} of {counted(self._prefix_tokens, 'token')} shared"
         return (
-            f"workload {self.kind}: {self.num_requests:,} requests, prompts of "
+            f"workload {self.kind}: {counted(self.num_requests, 'request')}, prompts of "
             f"{_extent_text(about['prompt_tokens'])}, answers of "
             f"{_extent_text(about['output_tokens'])}{shared}; seed {self.seed}"
         )
@@ -161,5 +163,5 @@ def _extent(values: Any) -> dict[str, float]:  # noqa: ANN401 - an array
 
 def _extent_text(extent: dict[str, float]) -> str:
     if extent["least"] == extent["most"]:
-        return f"{extent['least']:,} tokens"
+        return counted(int(extent["least"]), "token")
     return f"{extent['least']:,} to {extent['most']:,} tokens ({extent['mean']:,.0f} in the mean)"

@@ -16,6 +16,7 @@ and the runtime:
 * ``launch.cpp``: what Python calls
 * ``scheduler.{h,cpp}``: runs a launch; whose turn it is, what went wrong
 * ``threads.h``, ``fiber.{h,cpp}``: the state of its threads; switching between their stacks
+* ``mapping.h``: memory from the system, and what is said where there is none
 * ``kernel_calls.cpp``: indices, barriers, collectives of a warp, atomics, asynchronous copies
 * ``shared_memory.h``, ``shared_image.cpp``: the shared memory of a cluster's blocks, by turns
 * ``compiler_hooks.cpp``: what g++'s sanitizers call in the checked build

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cugraphs.counted import counted
 from cugraphs.emulation.build import build_kernel, build_runtime
 
 ORDERS = {"forward": 0, "reverse": 1, "random": 2}
@@ -147,7 +148,8 @@ class Library:
             phases: that its blocks note, each some block.
 
         Raises:
-            EmulationError: a check failed; the message names file and line.
+            EmulationError: a check failed; the message names file and line. Or the system has no
+                memory for the threads' stacks; it says how much they take and what limits it.
             ValueError: the launch's shape is one that no device takes.
         """
         if not 1 <= block <= MAX_BLOCK_THREADS:
@@ -181,11 +183,15 @@ class Library:
             raise EmulationError(self._failure(function))
 
     def register(self, buffers: Sequence[Buffer]) -> None:
-        """Say which memory the following launches may access; a checked library needs it."""
+        """Say which memory the following launches may access; a checked library needs it.
+
+        Raises:
+            EmulationError: the system has no memory to note in what is known of it.
+        """
         self._runtime.emu_clear_operands()
         for buffer in buffers:
             if self.checked and buffer.address:
-                self._runtime.emu_add_operand(
+                failed = self._runtime.emu_add_operand(
                     ctypes.c_void_p(buffer.address),
                     ctypes.c_size_t(buffer.nbytes),
                     int(buffer.uninitialised),
@@ -193,6 +199,8 @@ class Library:
                     int(buffer.early),
                     buffer.name.encode(),
                 )
+                if failed:
+                    raise EmulationError(self._failure(f"operand {buffer.name}"))
                 for elements in buffer.late:
                     self._runtime.emu_mark_late(
                         ctypes.c_void_p(buffer.address + elements.start * buffer.itemsize),
@@ -207,7 +215,7 @@ class Library:
         parameters = self.parameters(function)
         if len(arguments) != len(parameters):
             raise EmulationError(
-                f"{function}: the launch passes {len(arguments)} arguments, "
+                f"{function}: the launch passes {counted(len(arguments), 'argument')}, "
                 f"the function takes {len(parameters)}"
             )
         for i, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):

@@ -1,11 +1,13 @@
 #include "checks.h"
 
-#include <sys/mman.h>
+#include <errno.h>
+#include <string.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "mapping.h"
 #include "meetings.h"
 #include "order.h"
 #include "scheduler.h"
@@ -31,11 +33,15 @@ struct Cells {
   size_t count = 0;
 
   explicit Cells(size_t bytes) : count(bytes) {
-    void* memory = mmap(
-        nullptr, size_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-        -1, 0);
-    if (memory == MAP_FAILED) __builtin_trap();
-    data = static_cast<Cell*>(memory);
+    data = static_cast<Cell*>(map_memory(size_bytes()));
+    if (!data) {
+      throw NoMemory(
+          std::string("what is known of ") + std::to_string(bytes) + " bytes takes " +
+          std::to_string(size_bytes()) + " bytes of addresses, and the system answers \"" +
+          strerror(errno) +
+          "\"; raise the process's limit (ulimit -v) or vm.overcommit_memory, take a smaller case, "
+          "or run it unchecked");
+    }
   }
   Cells(Cells&& other) noexcept : data(other.data), count(other.count) { other.data = nullptr; }
   Cells(const Cells&) = delete;

@@ -1,22 +1,28 @@
 #include "fiber.h"
 
-#include <sys/mman.h>
+#include <errno.h>
 
-namespace {
+#include "mapping.h"
 
-constexpr size_t kGuardBytes = 4096;
-
-void allocate(Stack* stack) {
-  if (stack->memory) return;
-  void* memory = mmap(
-      nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
-      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) __builtin_trap();
-  mprotect(memory, kGuardBytes, PROT_NONE);
+bool allocate(Stack* stack) {
+  if (stack->memory) return true;
+  void* memory = map_memory(kGuardBytes + kStackBytes);
+  if (!memory) return false;
+  if (mprotect(memory, kGuardBytes, PROT_NONE)) {  // it makes two maps of one, so it may fail too
+    const int error = errno;
+    munmap(memory, kGuardBytes + kStackBytes);
+    errno = error;
+    return false;
+  }
   stack->memory = static_cast<char*>(memory) + kGuardBytes;
+  return true;
 }
 
-}  // namespace
+void release(Stack* stack) {
+  if (!stack->memory) return;
+  munmap(stack->memory - kGuardBytes, kGuardBytes + kStackBytes);
+  stack->memory = nullptr;
+}
 
 #if defined(__x86_64__)
 // swapcontext makes a system call a switch; this saves what the ABI asks a callee to save.
@@ -49,7 +55,6 @@ static void* scheduler_top;
 
 void prepare(Stack* stack, void (*entry)()) {
   constexpr int kSavedRegisters = 6;
-  allocate(stack);
   void** top = reinterpret_cast<void**>(stack->memory + kStackBytes);
   *--top = nullptr;  // the return address of entry: it never returns
   *--top = reinterpret_cast<void*>(entry);
@@ -65,7 +70,6 @@ void leave(Stack* stack) { emu_switch(&stack->top, scheduler_top); }
 static ucontext_t scheduler;
 
 void prepare(Stack* stack, void (*entry)()) {
-  allocate(stack);
   getcontext(&stack->context);
   stack->context.uc_stack.ss_sp = stack->memory;
   stack->context.uc_stack.ss_size = kStackBytes;

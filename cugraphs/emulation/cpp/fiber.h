@@ -16,6 +16,11 @@ struct Stack {
 #endif
 };
 
-void prepare(Stack* stack, void (*entry)());  // entry must not return
+constexpr size_t kGuardBytes = 4096;
+constexpr int kMapsOfStack = 2;  // of a process's memory maps: the stack and its guard
+
+bool allocate(Stack* stack);  // once; false, and errno, where there is no memory
+void release(Stack* stack);
+void prepare(Stack* stack, void (*entry)());  // that is allocated; entry must not return
 void enter(Stack* stack);                     // runs it until it leaves
 void leave(Stack* stack);                     // back to where it was entered

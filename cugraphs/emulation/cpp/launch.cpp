@@ -1,11 +1,13 @@
 // What Python calls (library.py): operands, the order of threads, a launch, and its failure.
 #include <dlfcn.h>
 #include <link.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <algorithm>
 
 #include "checks.h"
+#include "mapping.h"
 #include "meetings.h"
 #include "phases.h"
 #include "runtime.h"
@@ -43,6 +45,14 @@ int visit_library(dl_phdr_info* info, size_t, void* data) {
   return 1;
 }
 
+int fail_before_launch(const NoMemory& error) {
+  failed = true;
+  snprintf(failure.message, sizeof(failure.message), "%s", error.what());
+  failure.site[0] = 0;
+  failure.pc = nullptr;
+  return 1;
+}
+
 }  // namespace
 
 extern "C" {
@@ -53,9 +63,15 @@ void emu_set_order(int order, unsigned long long seed) {
 
 void emu_clear_operands() { clear_operands(); }
 
-void emu_add_operand(
+// 0, or 1 with emu_failure().
+int emu_add_operand(
     uintptr_t address, size_t bytes, int uninitialised, int writable, int early, const char* name) {
-  add_operand(address, bytes, uninitialised, writable, early, name);
+  try {
+    add_operand(address, bytes, uninitialised, writable, early, name);
+  } catch (const NoMemory& error) {
+    return fail_before_launch(error);
+  }
+  return 0;
 }
 
 void emu_mark_late(uintptr_t address, size_t bytes) { mark_late(address, bytes); }
@@ -96,7 +112,7 @@ int emu_launch(
     int does_settle,
     unsigned phases,
     const EmuVariable* variables,
-    int num_variables) {
+    int num_variables) try {
   running = nullptr;
   failed = false;
   failure.message[0] = failure.site[0] = 0;
@@ -148,5 +164,7 @@ int emu_launch(
   }
   check_phases_noted();
   return failed;
+} catch (const NoMemory& error) {
+  return fail_before_launch(error);
 }
 }

@@ -4,6 +4,7 @@
 // result that leans on a missing barrier changes with the order.
 #include "scheduler.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +12,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 
 #include "checks.h"
+#include "mapping.h"
 #include "meetings.h"
 #include "order.h"
 #include "shared_memory.h"
@@ -242,12 +245,39 @@ bool run_warp(int warp, std::vector<int>* turns) {
   }
 }
 
+// Says what the stacks of a launch want, of which there are `done`.
+[[noreturn]] void fail_stacks(size_t wanted, size_t done) {
+  const std::string error = strerror(errno);
+  release_stacks();  // so that the process has memory again to report it
+  std::string here;
+  if (FILE* file = fopen("/proc/sys/vm/max_map_count", "r")) {
+    long most_maps;
+    if (fscanf(file, "%ld", &most_maps) == 1) here = "; here " + std::to_string(most_maps);
+    fclose(file);
+  }
+  const auto text = [](size_t number) { return std::to_string(number); };
+  throw NoMemory(
+      text(wanted) + " threads run at the same time, and after the stacks of " + text(done) +
+      " the system answers \"" + error + "\": all take " + text(wanted * kMapsOfStack) +
+      " memory maps and " + text(wanted * (kGuardBytes + kStackBytes)) +
+      " bytes of addresses; raise vm.max_map_count (sysctl" + here +
+      ") or the process's limit (ulimit -v), or take a case of fewer threads");
+}
+
 }  // namespace
+
+void release_stacks() {
+  for (auto& stack : stacks) release(stack.get());
+}
 
 void prepare_threads(unsigned count) {
   cluster.clear();
   cluster.resize(launch.cluster);
-  while (stacks.size() < count * launch.cluster) stacks.push_back(std::make_unique<Stack>());
+  const size_t num_threads = size_t{count} * launch.cluster;
+  while (stacks.size() < num_threads) stacks.push_back(std::make_unique<Stack>());
+  for (size_t i = 0; i < num_threads; ++i) {
+    if (!allocate(stacks[i].get())) fail_stacks(num_threads, i);
+  }
   cluster_epoch = 1;
   const unsigned lanes = (count + kWarp - 1) / kWarp * kWarp;  // of whole warps
   for (unsigned rank = 0; rank < launch.cluster; ++rank) {

@@ -33,9 +33,10 @@ void permute(std::vector<int>* turns, int count);  // 0 to count - 1 in the chos
 extern long rounds;    // of the warps of a block
 extern long progress;  // noted by threads
 
-void prepare_threads(unsigned count);
-void run_cluster(unsigned number);  // until every thread has returned, or something failed
-void block_thread(State state);     // gives the turn away
+void prepare_threads(unsigned count);  // throws NoMemory
+void release_stacks();                 // of threads that will not run
+void run_cluster(unsigned number);     // until every thread has returned, or something failed
+void block_thread(State state);        // gives the turn away
 void try_collective(const Thread& first);
 // A thread has waited for a barrier: what other blocks of the cluster copied has come.
 void end_far_copies(unsigned barrier);
