@@ -8,6 +8,7 @@ and for the others one of each kernel, and all find the shared memory that they 
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 
@@ -23,12 +24,13 @@ SAME_TEXT = {"sm_86": "sm_80", "sm_89": "sm_80", "sm_100": "sm_90", "sm_120": "s
 WITH_SOURCE = [kernel for kernel in ALL if kernel.source is not None]
 
 
+@functools.cache  # it makes the inputs of every case, and is asked for thrice
 def instantiations(kernel, every_cubin):
     """What the cases launch: architecture, the one it is compiled for, and launch.
 
     Of one function, the most demanding launch.
     """
-    found = {}
+    found, listed = {}, []
     for case, dtype in check_plan(kernel):
         _, launches = bind_launches(kernel, case_arrays(kernel, case, dtype), case.attrs)
         for arch in ARCHITECTURES:
@@ -42,7 +44,8 @@ def instantiations(kernel, every_cubin):
     for (arch, _, _), launch in found.items():
         shares = arch in own and not every_cubin
         own.add(arch)
-        yield arch, SAME_TEXT.get(arch, arch) if shares else arch, launch
+        listed.append((arch, SAME_TEXT.get(arch, arch) if shares else arch, launch))
+    return listed
 
 
 def compile_quietly(job):
@@ -94,4 +97,4 @@ def test_every_kernel_of_the_gate_launches_something():
     assert WITH_SOURCE
     for kernel in WITH_SOURCE:
         if kernel is not LINEAR_RESIDUAL:  # which is cuBLASLt's alone
-            assert list(instantiations(kernel, False)), kernel.name
+            assert instantiations(kernel, False), kernel.name

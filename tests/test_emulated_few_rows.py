@@ -20,6 +20,8 @@ from cugraphs.testing import case_arrays
 pytestmark = needs_compiler
 HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
 SHAPES = {"clusters": (True, 4), "spread": (False, 2)}  # and pieces of a ring that has few
+# One for all tests of a shape: what the cases of a kernel launch is found once for each kernel.
+KERNELS = {shape: replace(KERNEL, benchmarks=()) for shape in SHAPES}
 
 
 @pytest.fixture(params=SHAPES)
@@ -35,7 +37,7 @@ def kernel(monkeypatch, request):
     monkeypatch.setattr(few_rows_attention, "CLUSTER", 2)
     monkeypatch.setattr(few_rows_attention, "BLOCKS", 24)
     monkeypatch.setattr(few_rows_attention, "RING_BYTES", 2 * ahead * 16 * 128 * 2)
-    return replace(KERNEL, benchmarks=())
+    return KERNELS[request.param]
 
 
 def takes_form(case, dtype):

@@ -17,6 +17,8 @@ from cugraphs.testing import case_arrays
 pytestmark = needs_compiler
 KERNEL = paged_prefill_attention.PAGED_PREFILL_ATTENTION
 HOW = {"bfloat16": {"checked": True}, "float16": {"order": "random", "seed": 1}}
+# One for all tests: what the cases of a kernel launch is found once for each kernel.
+FEW_BLOCKS = replace(KERNEL, benchmarks=())
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def kernel(monkeypatch):
     """One that launches the form for any number of tokens, over two blocks."""
     monkeypatch.setattr(paged_prefill_attention, "WGMMA_MIN_TOKENS", 0)
     monkeypatch.setattr(paged_prefill_attention, "MULTIPROCESSORS", 2)
-    return replace(KERNEL, benchmarks=())
+    return FEW_BLOCKS
 
 
 def takes_form(case, dtype):
