@@ -15,13 +15,14 @@ __device__ __forceinline__ void cut_rows(
     int kv_heads,
     int whole_shares,
     int part_shares,
+    int lone_blocks,
     int* scratch) {
   constexpr int kWarps = kThreads / 32;
   int* units = scratch;        // [rows]
   int* ranks = units + rows;   // [rows]: how many rows come before
   int* places = ranks + rows;  // [rows]: parts of rows before, by rank
   __shared__ unsigned long long all_units;
-  __shared__ int used;
+  __shared__ int used, size;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   if (thread == 0) all_units = 0;
   __syncthreads();
@@ -34,15 +35,28 @@ __device__ __forceinline__ void cut_rows(
   const auto share_of = [&](int shares) {
     return static_cast<int>((all_units * kv_heads + shares - 1) / shares);
   };
-  const int longest = share_of(whole_shares), size = share_of(part_shares);
-  const auto parts_of = [&](int units) { return units > longest ? (units + size - 1) / size : 1; };
+  const int longest = share_of(whole_shares), largest = share_of(part_shares);
+  const auto parts_of = [&](int units, int size) {
+    const int whole = max(longest, lone_blocks > 0 ? size : 2 * size);
+    return units > whole ? (units + size - 1) / size : 1;
+  };
+  if (thread == 0) size = largest;
+  __syncthreads();
+  if (lone_blocks > 0) {
+    for (int tried = share_of(lone_blocks) + thread; tried < largest; tried += kThreads) {
+      int found = 0;
+      for (int row = 0; row < rows; ++row) found += parts_of(units[row], tried);
+      if (found * kv_heads <= lone_blocks) atomicMin(&size, tried);
+    }
+    __syncthreads();
+  }
   for (int row = thread; row < rows; row += kThreads) {
     int rank = 0;
     for (int other = 0; other < rows; ++other) {
       rank += units[other] > units[row] || (units[other] == units[row] && other < row);
     }
     ranks[row] = rank;
-    places[rank] = parts_of(units[row]);
+    places[rank] = parts_of(units[row], size);
   }
   __syncthreads();
   if (warp == 0) {  // each lane has some ranks one after the other
@@ -68,7 +82,7 @@ __device__ __forceinline__ void cut_rows(
 
   Part* list = reinterpret_cast<Part*>(parts);
   for (int row = warp; row < rows; row += kWarps) {
-    const int own_units = units[row], count = parts_of(own_units);
+    const int own_units = units[row], count = parts_of(own_units, size);
     const int length = seq_lens[row], slot = row_ids[row];
     for (int i = lane; i < count; i += 32) {
       const int begin = own_units * i / count * kUnitTokens;

@@ -10,6 +10,7 @@ fill the gaps. With ``batch_invariant`` no row is cut here: attention cuts each 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from .case_arrays import Make, int32
 
 UNIT_TOKENS = 64
 PART_WORDS = 8
-# An H100 has 132 multiprocessors. A row is long if it is more than 1.4 shares of one.
+# An H100 has 132 multiprocessors. Where rows are half as many or fewer, each gets one part at most.
+LONE_BLOCKS = 128
+# Elsewhere a row is long if it is more than 1.4 shares of a multiprocessor.
 WHOLE_SHARES = 94
 PART_SHARES = 120  # at least
 PART_SHARES_OF_MANY = 240
@@ -32,19 +35,46 @@ THREADS = 1024
 MAX_ROWS = 8192  # bounded by shared memory
 
 
-def part_shares(rows: int, kv_heads: int) -> int:
-    """Equal shares of all work, of which a part is one at most.
+@dataclass(frozen=True)
+class Cuts:
+    """How rows are cut, by their number alone.
 
-    Few rows are cut into as many parts as all blocks, those that find no part too, can have room
-    for evenly. Among many rows those come last, and cost nothing.
+    Args:
+        whole_shares: a row that gives a block no more than one of so many equal shares of all work
+            stays whole, and so does one that is no more than what a multiprocessor gets of parts.
+        part_shares: no part is more than one of so many shares.
+        lone_blocks: so many multiprocessors get a part each, as small as can be; 0: they get two,
+            each one of ``part_shares``.
     """
-    blocks = rows * kv_heads
-    return PART_SHARES_OF_MANY if blocks >= BLOCKS else max(BLOCKS - blocks, PART_SHARES)
+
+    whole_shares: int
+    part_shares: int
+    lone_blocks: int
+
+    @staticmethod
+    def of(rows: int, kv_heads: int, batch_invariant: bool = False) -> Cuts:
+        """Parts of few rows, whatever their lengths, find room at a time.
+
+        Among many rows blocks that find no part come last, and cost nothing.
+        """
+        if batch_invariant:
+            return Cuts(1, 1, 0)
+        blocks = rows * kv_heads
+        if 2 * blocks <= LONE_BLOCKS:
+            return Cuts(LONE_BLOCKS, LONE_BLOCKS - blocks, LONE_BLOCKS)
+        shares = PART_SHARES_OF_MANY if blocks >= BLOCKS else max(BLOCKS - blocks, PART_SHARES)
+        return Cuts(WHOLE_SHARES, shares, 0)
+
+    @property
+    def scalars(self) -> tuple[int, ...]:
+        """In the order of a launch."""
+        return self.whole_shares, self.part_shares, self.lone_blocks
 
 
 def most_parts(rows: int, kv_heads: int, batch_invariant: bool = False) -> int:
     """Parts that ``rows`` rows have at most."""
-    return rows if batch_invariant else rows + part_shares(rows, kv_heads) // kv_heads
+    spare = Cuts.of(rows, kv_heads).part_shares // kv_heads
+    return rows if batch_invariant else rows + spare
 
 
 def most_cut_parts(rows: int, kv_heads: int) -> int:
@@ -79,26 +109,34 @@ def reference(
     rows = len(seq_lens)
     parts = np.zeros((rows + BLOCKS, part_words), np.int32)
     parts[:, 0] = -1
-    cut = cut_rows(seq_lens.tolist(), kv_heads, *shares_of(rows, kv_heads, batch_invariant))
+    cut = cut_rows(seq_lens.tolist(), kv_heads, Cuts.of(rows, kv_heads, batch_invariant))
     for place, (row, *part) in enumerate(cut):
         parts[place, :6] = (row, row_ids[row], *part)
     return parts, np.zeros((rows, heads), np.int32)
 
 
-def shares_of(rows: int, kv_heads: int, batch_invariant: bool) -> tuple[int, int]:
-    """Of all work: one of the first a row may be to stay whole, one of the second a part may be."""
-    return (1, 1) if batch_invariant else (WHOLE_SHARES, part_shares(rows, kv_heads))
-
-
 def cut_rows(
-    seq_lens: Sequence[int], kv_heads: int, whole_shares: int, part_shares: int
+    seq_lens: Sequence[int], kv_heads: int, cuts: Cuts
 ) -> list[tuple[int, int, int, int, int]]:
-    """``(row, begin, end, index, parts)`` of each part."""
+    """``(row, begin, end, index, parts)`` of each part: the longest rows' first."""
     units = [-(-max(length, 1) // UNIT_TOKENS) for length in seq_lens]
-    longest, size = (-(-sum(units) * kv_heads // shares) for shares in (whole_shares, part_shares))
+
+    def share(shares: int) -> int:
+        return -(-sum(units) * kv_heads // shares)
+
+    def parts_of(units: int, size: int) -> int:
+        whole = max(share(cuts.whole_shares), size if cuts.lone_blocks else 2 * size)
+        return -(-units // size) if units > whole else 1
+
+    def fits(size: int) -> bool:
+        return sum(parts_of(own, size) for own in units) * kv_heads <= cuts.lone_blocks
+
+    size = share(cuts.part_shares)
+    if cuts.lone_blocks:
+        size = next(filter(fits, range(share(cuts.lone_blocks), size)), size)
     found = []
     for row in sorted(range(len(units)), key=lambda row: -units[row]):
-        parts = -(-units[row] // size) if units[row] > longest else 1
+        parts = parts_of(units[row], size)
         edges = [units[row] * i // parts * UNIT_TOKENS for i in range(parts)] + [seq_lens[row]]
         found += [(row, edges[i], edges[i + 1], i, parts) for i in range(parts)]
     return found
@@ -146,7 +184,13 @@ def launches(
 ) -> tuple[Launch, ...]:
     """One block for all rows."""
     rows = axes["rows"]
-    sizes = (rows, rows + BLOCKS, heads, kv_heads, *shares_of(rows, kv_heads, batch_invariant))
+    sizes = (
+        rows,
+        rows + BLOCKS,
+        heads,
+        kv_heads,
+        *Cuts.of(rows, kv_heads, batch_invariant).scalars,
+    )
     scalars = tuple(np.int32(size) for size in sizes)
     shared_bytes = 3 * 4 * rows
     return (

@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kThreads, 1) begin_rows(
     int heads,
     int kv_heads,
     int whole_shares,
-    int part_shares) {
+    int part_shares,
+    int lone_blocks) {
   __shared__ int tokens[kMaxRows], lengths[kMaxRows], slots[kMaxRows], scratch[3 * kMaxRows];
   let_next_kernel_start();
   wait_for_previous_kernel();
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1) begin_rows(
   if (threadIdx.x < rows * vectors) first = embedded(threadIdx.x);
   cut_rows<kThreads>(
       parts, arrivals, slots, lengths, rows, all_parts, heads, kv_heads, whole_shares, part_shares,
-      scratch);
+      lone_blocks, scratch);
   if (threadIdx.x < rows * vectors) reinterpret_cast<Vector*>(out)[threadIdx.x] = first;
   for (int i = threadIdx.x + kThreads; i < rows * vectors; i += kThreads) {
     reinterpret_cast<Vector*>(out)[i] = embedded(i);

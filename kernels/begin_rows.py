@@ -26,7 +26,7 @@ from cugraphs.kernel import (
 )
 
 from . import apply_changes, attention_parts, decode_rows, embedding
-from .attention_parts import BLOCKS, PART_WORDS, shares_of
+from .attention_parts import BLOCKS, PART_WORDS, Cuts
 from .case_arrays import Make, int32, normal
 from .launch_shapes import vector_width
 
@@ -147,7 +147,7 @@ def launches(
     rows, hidden = axes["rows"], axes["hidden"]
     sizes = (
         *(rows, axes["changes"], axes["max_blocks"], block_size, hidden),
-        *(rows + BLOCKS, heads, kv_heads, *shares_of(rows, kv_heads, batch_invariant)),
+        *(rows + BLOCKS, heads, kv_heads, *Cuts.of(rows, kv_heads, batch_invariant).scalars),
     )
     return (
         Launch(
