@@ -184,14 +184,9 @@ def launches(
 ) -> tuple[Launch, ...]:
     """One block for all rows."""
     rows = axes["rows"]
-    sizes = (
-        rows,
-        rows + BLOCKS,
-        heads,
-        kv_heads,
-        *Cuts.of(rows, kv_heads, batch_invariant).scalars,
-    )
-    scalars = tuple(np.int32(size) for size in sizes)
+    sizes = (rows, rows + BLOCKS, heads, kv_heads)
+    cuts = Cuts.of(rows, kv_heads, batch_invariant).scalars
+    scalars = tuple(np.int32(size) for size in (*sizes, *cuts))
     shared_bytes = 3 * 4 * rows
     return (
         Launch(
@@ -241,6 +236,10 @@ ATTENTION_PARTS = Kernel(
         _case("as_many_as_shares", 1, [1024] * 94),
         _case("fewer_than_shares", 1, [1024] * 93),
         _case("one_long", 8, [70] * 30 + [100_000]),
+        _case("two_parts_each", 8, [1090] * 8),
+        _case("one_long_of_few", 8, [4096] + [300] * 7),
+        _case("no_longer_than_two_parts", 8, [1090] * 10),
+        _case("a_part_for_each_block", 1, [64] * 63 + [64 * 64]),
         _case("unequal", 8, [1, 2100, 0, 17, 130, 600, 64, 65, 128, 129]),
         _case("edges", 2, [63, 64, 65, 127, 128, 129, 255, 256, 257, 384, 385]),
         _case("only_dead_rows", 8, [0, 0, 0]),

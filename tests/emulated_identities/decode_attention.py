@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from cugraphs.kernel import Array, Case
-from cugraphs.kernels import attention_parts
+from cugraphs.kernels.attention_parts import Cuts
 from cugraphs.kernels.paged_cases import Heads, decode_case, with_parts
 from cugraphs.testing import case_arrays
 from emulated_identities.any_kernel import (
@@ -39,7 +39,7 @@ def _not_cut(case: Case) -> Case:
     """The same, but no row is cut into parts, as otherwise a hundred such rows would not be."""
 
     def make(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[Array, ...]:
-        with mock.patch.object(attention_parts, "WHOLE_SHARES", 1):
+        with mock.patch.object(Cuts, "of", lambda *sizes: Cuts(1, 1, 0)):
             return case.make(rng, dtype)
 
     return replace(case, name=f"{case.name}, not cut", make=make)

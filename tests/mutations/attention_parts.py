@@ -26,11 +26,50 @@ BUGS = {
             "(all_units * kv_heads + shares - 1) / shares",
             "all_units * kv_heads / shares",
         ),
-        ("rows of one share are cut", "units > longest ?", "units >= longest ?"),
+        (
+            "rows of no more than a part, or two, are cut",
+            "units > whole ? (units",
+            "units >= whole ? (units",
+        ),
         (
             "parts are as long as whole rows may be",
-            "size = share_of(part_shares)",
-            "size = longest",
+            "largest = share_of(part_shares)",
+            "largest = longest",
+        ),
+        (
+            "rows of more than a part are whole where multiprocessors get one",
+            "lone_blocks > 0 ? size : 2 * size",
+            "2 * size",
+        ),
+        (
+            "rows of no more than two parts are cut where multiprocessors get two",
+            "lone_blocks > 0 ? size : 2 * size",
+            "size",
+        ),
+        (
+            "where multiprocessors get a part each, it is not the smallest",
+            "atomicMin(&size, tried)",
+            "atomicMin(&size, tried + 1)",
+        ),
+        (
+            "smaller parts than there is room for",
+            "if (found * kv_heads <= lone_blocks)",
+            "if (found <= lone_blocks)",
+        ),
+        (
+            "one block less than there is room for",
+            "if (found * kv_heads <= lone_blocks)",
+            "if (found * kv_heads < lone_blocks)",
+        ),
+        (
+            "no size is smaller than a share of all",
+            "tried = share_of(lone_blocks) + thread",
+            "tried = share_of(lone_blocks) + 1 + thread",
+        ),
+        (
+            "no barrier before the smallest size is known",
+            "atomicMin(&size, tried);\n    }\n    __syncthreads();\n",
+            "atomicMin(&size, tried);\n    }\n",
         ),
         ("a part too few", "(units + size - 1) / size", "units / size"),
         ("short rows come first", "units[other] > units[row] ||", "units[other] < units[row] ||"),
