@@ -17,6 +17,17 @@ async def collect(llm, prompt, params):
     return [delta async for delta in llm.generate(prompt, params)]
 
 
+def begun_task(llm, params):
+    """A task that asks, and what is set once its answer has begun."""
+    begun = asyncio.Event()
+
+    async def ask():
+        async for _ in llm.generate("The quick", params):
+            begun.set()
+
+    return asyncio.create_task(ask()), begun
+
+
 def text_of(deltas, index=0):
     return "".join(delta.text for delta in deltas if delta.index == index)
 
@@ -70,8 +81,8 @@ def test_leaving_or_cancelling_aborts_the_request(folder):
             async for _ in answers:
                 break
             await answers.aclose()
-            task = asyncio.create_task(collect(llm, "The quick", long))
-            await asyncio.sleep(0.01)
+            task, begun = begun_task(llm, long)
+            await begun.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -229,10 +240,8 @@ def test_an_llm_that_nobody_holds_ends_with_its_thread(folder):
 def test_closing_ends_what_still_runs(folder):
     async def main():
         llm = AsyncLLM(folder, **OPTIONS)
-        task = asyncio.create_task(
-            collect(llm, "The quick", SamplingParams(max_tokens=40, ignore_eos=True, seed=1))
-        )
-        await asyncio.sleep(0.005)
+        task, begun = begun_task(llm, SamplingParams(max_tokens=40, ignore_eos=True, seed=1))
+        await begun.wait()
         await llm.close()
         with pytest.raises(RuntimeError, match="it was closed"):
             await task
